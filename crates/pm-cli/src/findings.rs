@@ -6,10 +6,21 @@ use pm_alloc::format::COPY_START;
 use pm_alloc::{Corruption, CorruptionKind, Heap, HeapInspection};
 use pm_core::{HeaderState, Pmem, Pool, Root};
 use serde_json::{Value, json};
+use std::io::Write as _;
 use std::path::Path;
+use std::process::ExitCode;
 
 /// The exit code for corruption that a check found, or a repair left.
 pub(crate) const CORRUPTED: u8 = 3;
+
+/// The end of a command that has found corruption while it did something else: prints the error, and returns the exit code for it. Without a reader of standard error
+/// the exit code says it.
+pub(crate) fn end_with_corruption(error: &miette::Report, json: bool) -> ExitCode {
+    let error =
+        if json { pm_cli_common::error_object(error).to_string() } else { format!("Error: {error:?}") };
+    writeln!(std::io::stderr(), "{error}").unwrap_or_default();
+    ExitCode::from(CORRUPTED)
+}
 
 /// The two copies of a pool's header have this length.
 const HEADER_BYTES: u64 = pm_core::pool::format::HEADER_BYTES;

@@ -4,7 +4,7 @@ use super::args::{Export, Get, Ls, Mv, ObjectCommand, Put, Rm, Sized, Stat, Targ
 use super::failure::Failure;
 use super::import;
 use super::pool::{self, close, open, open_unchanged};
-use crate::findings::CORRUPTED;
+use crate::findings::{CORRUPTED, end_with_corruption};
 use crate::report::{bytes, count, field, say};
 use miette::{Context as _, IntoDiagnostic as _, miette};
 use pm_objects::{Contents, Object, ObjectError};
@@ -21,7 +21,7 @@ const COPY_BYTES: u64 = 1 << 20;
 pub(crate) fn run(command: &ObjectCommand, json: bool) -> miette::Result<ExitCode> {
     let result = match command {
         ObjectCommand::Create(args) => create(args, json),
-        ObjectCommand::Import(args) => return import::run(args, json),
+        ObjectCommand::Import(args) => import::run(args, json),
         ObjectCommand::Export(args) => export(args, json),
         ObjectCommand::Ls(args) => ls(args, json),
         ObjectCommand::Get(args) => get(args),
@@ -33,19 +33,13 @@ pub(crate) fn run(command: &ObjectCommand, json: bool) -> miette::Result<ExitCod
     };
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(report)
-            if report.downcast_ref::<Failure>().is_some_and(|failure| failure.corruption().is_some()) =>
-        {
-            let error = if json {
-                pm_cli_common::error_object(&report).to_string()
-            } else {
-                format!("Error: {report:?}")
-            };
-            writeln!(io::stderr(), "{error}").unwrap_or_default();
-            Ok(ExitCode::from(CORRUPTED))
-        }
+        Err(report) if is_corruption(&report) => Ok(end_with_corruption(&report, json)),
         Err(report) => Err(report),
     }
+}
+
+fn is_corruption(report: &miette::Report) -> bool {
+    report.downcast_ref::<Failure>().is_some_and(|failure| failure.corruption().is_some())
 }
 
 fn create(args: &Sized, json: bool) -> miette::Result<()> {
@@ -239,7 +233,7 @@ fn stat(args: &Stat, json: bool) -> miette::Result<()> {
 }
 
 /// Prints the properties of all objects together.
-pub(super) fn describe(path: &Path, json: bool) -> miette::Result<()> {
+fn describe(path: &Path, json: bool) -> miette::Result<()> {
     let objects = open_unchanged(path)?;
     let stats = objects.stats().map_err(Failure::of_all(path))?;
     if json {

@@ -11,7 +11,6 @@ use serde_json::json;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// The time between two reports.
@@ -40,7 +39,7 @@ impl Done {
 }
 
 /// `pm object import`: the files in the order of their names. Each is durable before the next is read.
-pub(crate) fn run(args: &Import, json: bool) -> miette::Result<ExitCode> {
+pub(crate) fn run(args: &Import, json: bool) -> miette::Result<()> {
     let mut skipped = Vec::new();
     let files = find(&args.dir, &mut skipped)?;
     let path = &args.file;
@@ -76,7 +75,7 @@ pub(crate) fn run(args: &Import, json: bool) -> miette::Result<ExitCode> {
         ));
     }
     match skipped.len() {
-        0 => Ok(ExitCode::SUCCESS),
+        0 => Ok(()),
         left_out => Err(miette!("{} left out", count(left_out as u64, "file was", "files were"))),
     }
 }

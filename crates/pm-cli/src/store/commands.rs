@@ -6,13 +6,13 @@ use super::failure::{Failure, StoreError};
 use super::handle::Handle;
 use super::load;
 use super::table::TextRange;
-use crate::findings::{self, CORRUPTED, Finding, print_findings};
+use crate::findings::{self, CORRUPTED, Finding, end_with_corruption, print_findings};
 use crate::report::{bytes, count, field, say};
 use crate::view::View;
 use core::ops::ControlFlow;
 use miette::{Context as _, IntoDiagnostic as _};
 use serde_json::{Value as Json, json};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -33,10 +33,7 @@ pub(crate) fn run(command: &StoreCommand, json: bool) -> miette::Result<ExitCode
     };
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(report) if is_corruption(&report) => {
-            writeln!(io::stderr(), "Error: {report:?}").unwrap_or_default();
-            Ok(ExitCode::from(CORRUPTED))
-        }
+        Err(report) if is_corruption(&report) => Ok(end_with_corruption(&report, json)),
         Err(report) => Err(report),
     }
 }

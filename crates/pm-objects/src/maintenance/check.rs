@@ -1,11 +1,10 @@
 //! Checks that each object is sound, and that everything in use belongs to an object.
 
 use crate::error::{Corruption, ObjectError, Structure};
-use crate::format::{INCOMPLETE, WORD_SLOTS};
+use crate::format::{INCOMPLETE, WORD_SLOTS, short};
 use crate::session::shared::{Row, Shared};
 use crate::volume::object::ObjectRef;
 use crate::volume::root::Pending;
-use crate::volume::short;
 use crate::volume::slabs::Slot;
 use crate::volume::table::{Home, Table};
 use pm_core::Pmem;

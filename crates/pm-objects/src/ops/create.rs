@@ -3,12 +3,11 @@
 use super::room::{self, Holds};
 use super::{free, recover, remove};
 use crate::error::ObjectError;
-use crate::format::{Entry, PLACE_BYTES, tier};
+use crate::format::{Entry, PLACE_BYTES, short, tier};
 use crate::session::control::Control;
 use crate::session::shared::{NamesState, Row, Shared, check_name, incomplete_name};
 use crate::volume::object::{ElementType, ObjectRef};
 use crate::volume::root::Pending;
-use crate::volume::short;
 use crate::volume::slabs::Slot;
 use crate::volume::table::Table;
 use pm_core::Pmem;
@@ -102,6 +101,9 @@ impl<P: Pmem> New<'_, P> {
     /// Makes the object in one transaction.
     fn at_once(&self, name: &str, bytes: &[u8], existing: Existing) -> Result<Arc<Control>, ObjectError> {
         let mut state = recover::lock_names(self.shared)?;
+        if let Some(found) = self.returned(name, existing)? {
+            return Ok(found);
+        }
         let old = self.replaced(name, existing)?;
         let object =
             room::with_room(self.shared, Holds::Names, || self.publish_all(name, bytes, old.as_ref()))?;

@@ -1,9 +1,9 @@
 //! Copies out contents of an object. No lock is taken: the copy counts if the object's version has not changed meanwhile.
 
 use crate::error::ObjectError;
+use crate::format::short;
 use crate::session::control::{Control, Place};
 use crate::session::shared::Shared;
-use crate::volume::short;
 use crate::volume::table::{Home, Table};
 use core::hint;
 use pm_core::Pmem;

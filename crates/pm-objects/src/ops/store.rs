@@ -3,11 +3,10 @@
 use super::load;
 use super::room::{self, Holds};
 use crate::error::ObjectError;
-use crate::format::{Entry, LEAF_ENTRIES, PLACE_BYTES, tier};
+use crate::format::{Entry, LEAF_ENTRIES, PLACE_BYTES, short, tier};
 use crate::session::control::{Control, Locked, Place};
 use crate::session::shared::Shared;
 use crate::volume::object::ObjectRef;
-use crate::volume::short;
 use crate::volume::slabs::Slot;
 use crate::volume::table::Table;
 use core::ops::Range;

@@ -1,8 +1,8 @@
 //! What is known of an object that has handles: where its chunks are, its lock, and its version for readers.
 
 use crate::error::ObjectError;
+use crate::format::short;
 use crate::volume::object::ObjectRef;
-use crate::volume::short;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 

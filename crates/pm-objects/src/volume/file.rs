@@ -1,9 +1,8 @@
 //! The lower tier: a file with slots for chunks. Which slots are in use is a map in the pool.
 
 use crate::error::{ObjectError, OpenError, Structure};
-use crate::format::short;
 use crate::format::{
-    FILE_HEADER_BYTES, FILE_MAGIC, FileHeader, MAP_WORDS, MapBlock, RootHeader, VERSION, WORD_SLOTS,
+    FILE_HEADER_BYTES, FILE_MAGIC, FileHeader, MAP_WORDS, MapBlock, RootHeader, VERSION, WORD_SLOTS, short,
 };
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

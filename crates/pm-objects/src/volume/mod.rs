@@ -11,5 +11,4 @@ pub(crate) mod table;
 #[expect(clippy::module_inception, reason = "the storage as a whole, beside its parts")]
 mod volume;
 
-pub(crate) use crate::format::short;
 pub(crate) use volume::Volume;

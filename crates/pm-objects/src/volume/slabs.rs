@@ -1,8 +1,7 @@
 //! Slabs: blocks of the heap with slots of one length, and before them their owners and the words that say which slots are in use.
 
 use super::volume::Volume;
-use crate::format::short;
-use crate::format::{CLASS_BITS, Owner, PLACE_BYTES, SLOT_BYTES, WORD_SLOTS, owner, seal, unseal};
+use crate::format::{CLASS_BITS, Owner, PLACE_BYTES, SLOT_BYTES, WORD_SLOTS, owner, seal, short, unseal};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_core::Pmem;

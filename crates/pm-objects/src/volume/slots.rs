@@ -5,10 +5,9 @@ use super::root::Roots;
 use super::slabs::{Shape, Slab, Slot, class_of};
 use super::volume::{Change, Volume};
 use crate::error::{ObjectError, Structure};
-use crate::format::short;
 use crate::format::{
     CLASS_BITS, DIRECTORY_ROWS, DIRECTORY_TAG, Directory, Owner, PLACE_BYTES, SLOT_BYTES, WORD_SLOTS, owner,
-    seal, unseal,
+    seal, short, unseal,
 };
 use core::mem::{offset_of, size_of};
 use pm_core::{Pmem, bytes_of};

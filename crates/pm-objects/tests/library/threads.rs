@@ -50,6 +50,32 @@ fn handles_of_replaced_objects_are_deleted() {
     );
 }
 
+/// Threads that open or create an object at once get the same one, of a few chunks or of many: none replaces that of another.
+#[test]
+fn open_or_create_replaces_nothing() {
+    let objects = Objects::format(region(16 << 20), &ObjectsOptions::new()).unwrap();
+    for round in 0..200_u64 {
+        let len = if round % 10 == 0 { 20_000 } else { 3 };
+        let name = round.to_string();
+        let barrier = std::sync::Barrier::new(3);
+        std::thread::scope(|scope| {
+            for thread in 0..3_u64 {
+                let (objects, name, barrier) = (&objects, &name, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let object = objects.open_or_create(name, Contents::Slice(&vec![0_u64; len])).unwrap();
+                    object.set(thread, &(thread + 1)).unwrap();
+                });
+            }
+        });
+        let mut found = [0; 3];
+        objects.open::<u64>(&name).unwrap().read(0, &mut found).unwrap();
+        assert_eq!(found, [1, 2, 3], "round {round}");
+        objects.delete(&name).unwrap();
+    }
+    assert_eq!(objects.check().unwrap().problems, []);
+}
+
 /// It returns an object, whatever other threads do.
 #[test]
 fn open_or_create_finds_or_makes_an_object() {
