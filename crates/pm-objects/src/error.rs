@@ -106,6 +106,15 @@ pub enum OpenError {
     /// The file with the lower tier is that of another pool, or none at all.
     #[error("the file with the lower tier is that of another pool, or is corrupted")]
     ForeignFile,
+    /// There is not enough memory for [copies of chunks](crate::ObjectsOptions::dram_bytes).
+    #[error("there is not enough memory for {bytes} bytes of copies of chunks")]
+    Dram {
+        /// The length of the copies.
+        bytes: u64,
+        /// The reason.
+        #[source]
+        source: pm_core::OpenError,
+    },
     /// There are objects or iterators, and the call needs that there are none.
     #[error("{handles} objects or iterators are in use, and none may be")]
     InUse {
@@ -224,6 +233,12 @@ pub enum ObjectError {
     /// A fence failed. The next open decides whether the change is durable, and until then nothing more changes.
     #[error(transparent)]
     Fence(#[from] FenceError),
+    /// The object is not one of those that the transaction has locked, or is one of another pool.
+    #[error("the object is not one of the transaction's")]
+    NotLocked,
+    /// The pool has no such tier: [no file](crate::ObjectsOptions::file_bytes), or [no DRAM](crate::ObjectsOptions::dram_bytes).
+    #[error("the pool has no such tier")]
+    NoTier,
     /// An earlier change failed, so that nothing more changes, and objects that were being changed are not read: open them again.
     #[error("an earlier change failed: open the objects again")]
     Poisoned,

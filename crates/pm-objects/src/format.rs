@@ -16,7 +16,7 @@ pub const NAMES: &str = "pm-objects.names";
 pub const MAGIC: [u8; 8] = *b"PMOBJ\r\n\x1a";
 
 /// The format version.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The features that a program must support to open the pool.
 pub const KNOWN_INCOMPAT: u64 = 0;
@@ -50,6 +50,12 @@ pub const DIRECTORY_ROWS: usize = 510;
 
 /// The number of entries in a table or in a leaf of one.
 pub const LEAF_ENTRIES: u64 = 256;
+
+/// The first bit of the base-2 logarithm of the number of entries or links in [`ObjectBlock::table`], which has five bits.
+pub const TABLE_CAPACITY_SHIFT: u32 = 42;
+
+/// The bit that says that [`ObjectBlock::table`] has links to leaves.
+pub const TABLE_LEAVES_SHIFT: u32 = 47;
 
 /// The first four bytes of an [`ObjectBlock`].
 pub const OBJECT_TAG: u32 = u32::from_le_bytes(*b"OBJT");
@@ -240,7 +246,7 @@ pub struct ObjectBlock {
     pub layout: u64,
     /// The length of an element.
     pub element_bytes: u32,
-    /// Zero.
+    /// In the lowest two bits how it is going to be used: 1 often, 2 rarely. In the next two the tier that it is pinned to: 1 DRAM, 2 the pool, 3 the file.
     pub flags: u32,
     /// Zero.
     pub reserved: u64,
@@ -252,7 +258,7 @@ pub struct ObjectBlock {
     pub reserved_1: u32,
     /// Sealed: the length of the contents in bytes.
     pub len_bytes: u64,
-    /// Sealed: the place of the table of its chunks. 0 if it has one chunk or none.
+    /// Sealed: the place of the table of its chunks, the logarithm of its length, and whether it has leaves. 0 if there is none.
     pub table: u64,
     /// Sealed: 0.
     pub newest: u64,

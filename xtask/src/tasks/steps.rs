@@ -263,7 +263,9 @@ fn boots_guests(program: &Program) -> bool {
 }
 
 fn loom(output: &Output) -> Result<()> {
-    let packages = ["--package", "pm-core", "--package", "pm-alloc", "--package", "pm-btree", "--lib"];
+    let packages =
+        ["pm-core", "pm-alloc", "pm-btree", "pm-objects"].iter().flat_map(|package| ["--package", package]);
+    let packages: Vec<&str> = packages.chain(["--lib"]).collect();
     // The tests of roots, headers, dirty pages, the log, the space and the frames of leaves. Others do not support loom and would fail.
     // In a directory of their own, because the flag applies to all crates.
     let models = ["--target-dir", "target/loom", "--", "loom_", "interleaved"];

@@ -1,7 +1,7 @@
 //! The contents of a new object.
 
 use crate::error::ObjectError;
-use crate::ops::create::Source;
+use crate::ops::naming::create::Source;
 use core::fmt;
 use pm_core::{InPool, bytes_of, bytes_of_slice};
 use std::io::Read;

@@ -4,3 +4,4 @@ pub(crate) mod contents;
 pub(crate) mod list;
 pub(crate) mod object;
 pub(crate) mod objects;
+pub(crate) mod transaction;

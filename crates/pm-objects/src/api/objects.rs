@@ -3,14 +3,17 @@
 use super::contents::Contents;
 use super::list::List;
 use super::object::Object;
+use super::transaction::{self, AnyObject, Transaction};
 use crate::error::{ObjectError, OpenError};
 use crate::format::RootHeader;
 use crate::maintenance::check::{self, CheckReport};
-use crate::ops::create::{self, Existing};
-use crate::ops::{names, recover};
+use crate::ops::naming::create::{self, Existing};
+use crate::ops::naming::{names, recover};
+use crate::session::frames::Frames;
 use crate::session::shared::{Shared, check_name};
 use crate::volume::Volume;
 use crate::volume::file::FileTier;
+use crate::volume::hints::Hints;
 use crate::volume::object::ElementType;
 use crate::volume::options::ObjectsOptions;
 use crate::volume::root::Roots;
@@ -48,6 +51,8 @@ pub struct Stat {
     pub len: u64,
     /// The number of chunks, which are replaced as a whole.
     pub chunks: u64,
+    /// What placement is told of the object.
+    pub hints: Hints,
 }
 
 /// What [`Objects::stats`] says of a pool.
@@ -66,6 +71,10 @@ pub struct Stats {
     pub file_used_bytes: u64,
     /// All slots of the file, in bytes.
     pub file_bytes: u64,
+    /// The length of the memory that has copies of chunks.
+    pub dram_used_bytes: u64,
+    /// The greatest length of that memory.
+    pub dram_bytes: u64,
 }
 
 impl Objects<Region> {
@@ -106,7 +115,7 @@ impl Objects<Region> {
     /// What has returned in earlier sessions is durable. Recovery ends or undoes changes of names that were in progress.
     pub fn open_pool(path: impl AsRef<Path>, options: &ObjectsOptions) -> Result<Self, OpenError> {
         let store = Store::open(&path, &options.of_store(0))?;
-        Self::start(store, |header| open_file(path.as_ref(), header, options, false), false)
+        Self::start(store, options, |header| open_file(path.as_ref(), header, options, false), false)
     }
 
     /// Opens the objects in a file for reading only. The file, which may be read-only, is unchanged: recovery runs in pages of this process.
@@ -120,7 +129,7 @@ impl Objects<Region> {
     /// After a kill, what is read may not be durable yet: a power failure can undo the calls that were in progress at the kill.
     pub fn open_pool_read_only(path: impl AsRef<Path>, options: &ObjectsOptions) -> Result<Self, OpenError> {
         let store = Store::open_read_only(&path, &options.of_store(0))?;
-        Self::start(store, |header| open_file(path.as_ref(), header, options, true), true)
+        Self::start(store, options, |header| open_file(path.as_ref(), header, options, true), true)
     }
 
     /// Grows the file. The mapping may move, so that there must be no objects and iterators.
@@ -181,6 +190,7 @@ impl<P: Pmem> Objects<P> {
         let store = Store::attach(pmem, &options.of_store(0))?;
         Self::start(
             store,
+            options,
             |_| if options.without_file { Ok(None) } else { Err(OpenError::ForeignFile) },
             false,
         )
@@ -195,18 +205,19 @@ impl<P: Pmem> Objects<P> {
     /// As for [`open_pool`](Objects::open_pool).
     pub fn attach_with_file(pmem: P, file: P, options: &ObjectsOptions) -> Result<Self, OpenError> {
         let store = Store::attach(pmem, &options.of_store(0))?;
-        Self::start(store, |header| FileTier::open(file, header).map(Some), false)
+        Self::start(store, options, |header| FileTier::open(file, header).map(Some), false)
     }
 
     fn format_in(store: Store<P>, file: Option<P>, options: &ObjectsOptions) -> Result<Self, OpenError> {
         let volume = Roots::format(store, file, options)?;
         let (roots, _) = Roots::find(&volume.store)?;
-        Self::with(volume, roots)
+        Self::with(volume, roots, options)
     }
 
     /// Starts a session. `file` opens the lower tier, of a pool that has one.
     fn start(
         store: Store<P>,
+        options: &ObjectsOptions,
         file: impl FnOnce(&RootHeader) -> Result<Option<FileTier<P>>, OpenError>,
         is_read_only: bool,
     ) -> Result<Self, OpenError> {
@@ -215,12 +226,12 @@ impl<P: Pmem> Objects<P> {
             0 => None,
             _ => Some(file(&header)?.unwrap_or_else(|| FileTier::missing(&header))),
         };
-        Self::with(Volume::new(store, file, &header, is_read_only), roots)
+        Self::with(Volume::new(store, file, &header, is_read_only), roots, options)
     }
 
-    fn with(volume: Volume<P>, roots: Roots) -> Result<Self, OpenError> {
+    fn with(volume: Volume<P>, roots: Roots, options: &ObjectsOptions) -> Result<Self, OpenError> {
         let is_read_only = volume.is_read_only;
-        let shared = Shared::new(volume, roots)?;
+        let shared = Shared::new(volume, roots, options)?;
         if !is_read_only {
             // After another error the next change of names tries again, and returns it. Contents are read and changed meanwhile.
             if let Err(error @ (ObjectError::Fence(_) | ObjectError::Poisoned)) = recover::recover(&shared) {
@@ -248,8 +259,37 @@ impl<P: Pmem> Objects<P> {
         name: &str,
         contents: Contents<'_, T>,
     ) -> Result<Object<T, P>, ObjectError> {
+        self.create_with(name, contents, &Hints::new())
+    }
+
+    /// As [`create`](Self::create), and tells placement how the object is going to be used.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    ///
+    /// # Durability
+    /// As for [`create`](Self::create).
+    pub fn create_with<T: for<'p> InPool<'p>>(
+        &self,
+        name: &str,
+        contents: Contents<'_, T>,
+        hints: &Hints,
+    ) -> Result<Object<T, P>, ObjectError> {
+        self.make(name, contents, *hints, Existing::Refuse)
+    }
+
+    fn make<T: for<'p> InPool<'p>>(
+        &self,
+        name: &str,
+        contents: Contents<'_, T>,
+        hints: Hints,
+        existing: Existing,
+    ) -> Result<Object<T, P>, ObjectError> {
         let element = ElementType::of::<T>()?;
-        let control = create::create(&self.shared, name, element, contents.into_source()?, Existing::Refuse)?;
+        let source = contents.into_source()?;
+        let control = create::create(&self.shared, name, element, hints, source, existing)?;
+        // One that exists may have elements of another type.
+        Shared::<P>::check_type(&control, element)?;
         Ok(Object::new(&self.shared, control))
     }
 
@@ -267,10 +307,7 @@ impl<P: Pmem> Objects<P> {
         name: &str,
         contents: Contents<'_, T>,
     ) -> Result<Object<T, P>, ObjectError> {
-        let element = ElementType::of::<T>()?;
-        let control =
-            create::create(&self.shared, name, element, contents.into_source()?, Existing::Replace)?;
-        Ok(Object::new(&self.shared, control))
+        self.make(name, contents, Hints::new(), Existing::Replace)
     }
 
     /// Opens the object with this name.
@@ -306,11 +343,8 @@ impl<P: Pmem> Objects<P> {
             Err(ObjectError::NotFound) => {}
             opened => return opened,
         }
-        let element = ElementType::of::<T>()?;
         // Another thread may create one meanwhile.
-        let control = create::create(&self.shared, name, element, contents.into_source()?, Existing::Return)?;
-        Shared::<P>::check_type(&control, element)?;
-        Ok(Object::new(&self.shared, control))
+        self.make(name, contents, Hints::new(), Existing::Return)
     }
 
     /// Deletes the object with this name. Its handles then return [`ObjectError::Deleted`].
@@ -336,6 +370,43 @@ impl<P: Pmem> Objects<P> {
         names::rename(&self.shared, from, to)
     }
 
+    /// Calls a closure with a transaction of these objects, and then makes all that it has stored durable at once. Other changes of these objects wait meanwhile. If
+    /// the closure panics or returns an error, nothing changes.
+    ///
+    /// A load of one object sees the transaction whole or not at all; loads of two objects may see the one changed and the other not.
+    ///
+    /// ```
+    /// # use pm_objects::{Contents, ObjectError, Objects, ObjectsOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let objects = Objects::create_pool(dir.path().join("pool.pmo"), 16 << 20, &ObjectsOptions::new())?;
+    /// let from = objects.create("account 1", Contents::Value(&100_u64))?;
+    /// let to = objects.create("account 2", Contents::Value(&0_u64))?;
+    /// objects.transaction(&[&from, &to], |tx| {
+    ///     let left = tx.get(&from, 0)? - 30;
+    ///     tx.set(&from, 0, &left)?;
+    ///     let sum = tx.get(&to, 0)? + 30;
+    ///     tx.set(&to, 0, &sum)
+    /// })?;
+    /// assert_eq!((from.load()?, to.load()?), (70, 30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The closure's error. When the closure changes objects otherwise than by the transaction. When there are more than 64 objects or changed chunks, or
+    /// the pool is full. As for [`Object::store`].
+    ///
+    /// # Durability
+    /// Atomic, and durable when this returns. One fence if at most a quarter of each chunk changes, and 4 KiB in all; else two.
+    pub fn transaction<R, E: From<ObjectError>>(
+        &self,
+        objects: &[&dyn AnyObject<P>],
+        change: impl FnOnce(&mut Transaction<'_, P>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        transaction::run(&self.shared, objects, change)
+    }
+
     /// The names that start with a prefix, in the order of their bytes.
     pub fn list(&self, prefix: &str) -> List<P> {
         List { range: self.shared.names().map(|names| names.prefix(prefix)) }
@@ -352,8 +423,9 @@ impl<P: Pmem> Objects<P> {
             number: object.number,
             layout: object.element.layout,
             element_bytes: object.element.bytes,
-            len: control.len_bytes / u64::from(object.element.bytes),
-            chunks: control.chunks(),
+            len: control.len_bytes() / u64::from(object.element.bytes),
+            chunks: control.chunk_count(),
+            hints: control.hints(),
         })
     }
 
@@ -365,6 +437,7 @@ impl<P: Pmem> Objects<P> {
         let volume = &self.shared.volume;
         let (chunk_bytes, slab_bytes) = self.shared.slots.usage(volume);
         let (file_used, file_slots) = volume.file.as_ref().map_or((0, 0), FileTier::usage);
+        let (dram_used_bytes, dram_bytes) = self.shared.frames.as_ref().map_or((0, 0), Frames::usage);
         Ok(Stats {
             pool_bytes: volume.pmem().len_bytes(),
             objects: self.list("").try_fold(0, |count, name| name.map(|_| count + 1))?,
@@ -372,6 +445,8 @@ impl<P: Pmem> Objects<P> {
             slab_bytes,
             file_used_bytes: file_used * volume.chunk_bytes,
             file_bytes: file_slots * volume.chunk_bytes,
+            dram_used_bytes,
+            dram_bytes,
         })
     }
 

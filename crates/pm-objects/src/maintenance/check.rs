@@ -188,9 +188,9 @@ impl<P: Pmem> Seen<'_, P> {
         self.blocks.insert(object.offset);
         let len_bytes = object.len_bytes(volume)?;
         let chunks = object.chunks(len_bytes);
-        let table = Table::of(volume, object, chunks)?;
+        let table = Table::of(volume, object)?;
         self.blocks.extend(table.block());
-        self.blocks.extend(table.leaves(volume, object, chunks).iter().map(|leaf| leaf.block));
+        self.blocks.extend(table.leaves(volume, object).iter().map(|leaf| leaf.block));
         for index in 0..chunks {
             let chunk = object.chunk(index, len_bytes);
             match table.home(volume, &self.shared.slots, object, index, chunk.end - chunk.start) {

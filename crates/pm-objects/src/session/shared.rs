@@ -1,19 +1,22 @@
 //! What all handles of a pool share.
 
 use super::control::Control;
+use super::frames::Frames;
 use super::nesting;
+use super::placement::Placement;
 use crate::error::{ObjectError, OpenError};
 use crate::format::{INCOMPLETE, NAME_MAX, NAMES};
 use crate::volume::Volume;
 use crate::volume::file_map;
 use crate::volume::object::{ElementType, ObjectRef};
+use crate::volume::options::ObjectsOptions;
 use crate::volume::root::{Pending, Roots};
 use crate::volume::slots::{SlotChange, Slots};
 use core::sync::atomic::{AtomicU64, Ordering};
 use pm_btree::{Plain, Table};
 use pm_core::{Persist, Pmem};
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockResult, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, TryLockResult, Weak};
 
 /// What the table of names has for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Persist)]
@@ -52,6 +55,10 @@ pub(crate) struct Shared<P: Pmem> {
     /// The next number of an object.
     next_number: AtomicU64,
     migration: Migration,
+    /// Copies of chunks in DRAM.
+    pub(crate) frames: Option<Frames>,
+    /// How chunks are used, if there is more than one tier.
+    pub(crate) placement: Option<Placement>,
 }
 
 /// The moves down to the file, which one thread at a time makes.
@@ -67,6 +74,15 @@ impl Migration {
     /// Waits for the thread that moves chunks, and keeps others out. Returns the cursor.
     pub(crate) fn lock(&self) -> MutexGuard<'_, u64> {
         self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps others out, if no thread moves chunks.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, u64>> {
+        match self.cursor.try_lock() {
+            Ok(cursor) => Some(cursor),
+            Err(TryLockError::Poisoned(cursor)) => Some(cursor.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The number of batches that have moved.
@@ -104,7 +120,7 @@ pub(crate) fn incomplete_name(number: u64) -> String {
 
 impl<P: Pmem> Shared<P> {
     /// Starts a session. Recovery is the caller's.
-    pub(crate) fn new(volume: Volume<P>, roots: Roots) -> Result<Self, OpenError> {
+    pub(crate) fn new(volume: Volume<P>, roots: Roots, options: &ObjectsOptions) -> Result<Self, OpenError> {
         let slots = Slots::open(&volume, &roots)?;
         if volume.file.is_some() {
             file_map::read(&volume, &roots)?;
@@ -120,7 +136,11 @@ impl<P: Pmem> Shared<P> {
             true => volume.store.open_table(NAMES),
             false => volume.store.table(NAMES).map(Some),
         };
+        let frames = options.dram_bytes.map(Frames::new).transpose()?;
+        let has_tiers = frames.is_some() || volume.file.is_some();
         Ok(Self {
+            frames,
+            placement: has_tiers.then(|| Placement::new(options.latencies)),
             names: names.map_err(ObjectError::from)?,
             volume,
             roots,
@@ -195,6 +215,12 @@ impl<P: Pmem> Shared<P> {
     /// The moves down to the file.
     pub(crate) const fn migration(&self) -> &Migration {
         &self.migration
+    }
+
+    /// The copies of chunks in DRAM, of a pool that has some.
+    #[inline]
+    pub(crate) fn frames(&self) -> &Frames {
+        self.frames.as_ref().expect("only a pool with frames has chunks in them")
     }
 
     /// Begins a change of slots.

@@ -2,6 +2,8 @@
 
 pub(crate) mod file;
 pub(crate) mod file_map;
+pub(crate) mod hints;
+pub(crate) mod latencies;
 pub(crate) mod object;
 pub(crate) mod options;
 pub(crate) mod root;
@@ -11,4 +13,4 @@ pub(crate) mod table;
 #[expect(clippy::module_inception, reason = "the storage as a whole, beside its parts")]
 mod volume;
 
-pub(crate) use volume::Volume;
+pub(crate) use volume::{Change, Volume};

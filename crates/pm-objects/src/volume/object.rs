@@ -1,8 +1,11 @@
 //! What an object is: its block, verified.
 
+use super::hints::Hints;
 use super::volume::{Change, Volume};
 use crate::error::{ObjectError, Structure};
-use crate::format::{EPOCH, Entry, OBJECT_TAG, ObjectBlock, PLACE_BYTES, seal, tier};
+use crate::format::{
+    EPOCH, Entry, OBJECT_TAG, ObjectBlock, PLACE_BYTES, TABLE_CAPACITY_SHIFT, TABLE_LEAVES_SHIFT, seal, tier,
+};
 use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use pm_core::{InPool, Pmem, bytes_of};
@@ -33,6 +36,30 @@ impl ElementType {
     }
 }
 
+/// What an object's block says of its table: in one word the place, above it the base-2 logarithm of the number of its entries or links, and whether it has leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableWord {
+    pub(crate) place: u64,
+    pub(crate) log2_capacity: u32,
+    pub(crate) has_leaves: bool,
+}
+
+impl TableWord {
+    const fn decode(word: u64) -> Self {
+        Self {
+            place: word & ((1 << TABLE_CAPACITY_SHIFT) - 1),
+            log2_capacity: (word >> TABLE_CAPACITY_SHIFT & 0x1f) as u32,
+            has_leaves: word >> TABLE_LEAVES_SHIFT & 1 != 0,
+        }
+    }
+
+    const fn encode(self) -> u64 {
+        self.place
+            | (self.log2_capacity as u64) << TABLE_CAPACITY_SHIFT
+            | (self.has_leaves as u64) << TABLE_LEAVES_SHIFT
+    }
+}
+
 /// An object, as its block describes it. None of this changes.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectRef {
@@ -42,6 +69,8 @@ pub(crate) struct ObjectRef {
     pub(crate) element: ElementType,
     /// The length of its chunks but the last one.
     pub(crate) chunk_bytes: u64,
+    /// What placement was told when the object was found. An object with handles has [others](crate::session::control::Control::hints) since it was pinned.
+    pub(crate) hints: Hints,
 }
 
 impl ObjectRef {
@@ -61,7 +90,8 @@ impl ObjectRef {
             return Err(corrupted());
         }
         let chunk_bytes = element.chunk_bytes(volume.chunk_bytes);
-        Ok(Self { offset, number: block.number, element, chunk_bytes })
+        let hints = Hints::of(block.flags);
+        Ok(Self { offset, number: block.number, element, chunk_bytes, hints })
     }
 
     /// Allocates the block of a new object, whose contents [`init`](Self::init) stores.
@@ -69,9 +99,11 @@ impl ObjectRef {
         change: &mut Change<'_, '_, P>,
         number: u64,
         element: ElementType,
+        hints: Hints,
     ) -> Result<Self, ObjectError> {
         let offset = change.alloc(size_of::<ObjectBlock>() as u64)?;
-        Ok(Self { offset, number, element, chunk_bytes: element.chunk_bytes(change.volume.chunk_bytes) })
+        let chunk_bytes = element.chunk_bytes(change.volume.chunk_bytes);
+        Ok(Self { offset, number, element, chunk_bytes, hints })
     }
 
     /// Stores the block of a new object.
@@ -79,7 +111,7 @@ impl ObjectRef {
         &self,
         change: &mut Change<'_, '_, P>,
         len_bytes: u64,
-        table: u64,
+        table: Option<TableWord>,
         entry: Option<Entry>,
     ) {
         let seed = change.volume.seed;
@@ -90,19 +122,32 @@ impl ObjectRef {
             number: self.number,
             layout: self.element.layout,
             element_bytes: self.element.bytes,
-            flags: 0,
+            flags: self.hints.flags(),
             reserved: 0,
             secret: 0,
             born: EPOCH,
             reserved_1: 0,
             len_bytes: word(offset_of!(ObjectBlock, len_bytes), len_bytes),
-            table: word(offset_of!(ObjectBlock, table), table / PLACE_BYTES),
+            table: word(offset_of!(ObjectBlock, table), table.map_or(0, TableWord::encode)),
             newest: word(offset_of!(ObjectBlock, newest), 0),
             entry: entry.unwrap_or_else(|| Entry::new(seed, self.number, 0, tier::HOLE, 0)),
             reserved_2: [0; 3],
         };
         let block = ObjectBlock { crc: block.expected_crc(seed), ..block };
         change.fill(self.offset, bytes_of(&block));
+    }
+
+    /// Changes what placement is told of the object.
+    pub(crate) fn write_hints<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        hints: Hints,
+    ) -> Result<(), ObjectError> {
+        let block: ObjectBlock = change.volume.load(self.offset);
+        let block = ObjectBlock { flags: hints.flags(), ..block };
+        let crc = block.expected_crc(change.volume.seed);
+        change.write(self.offset + offset_of!(ObjectBlock, flags) as u64, &block.flags)?;
+        change.write(self.offset + offset_of!(ObjectBlock, crc) as u64, &crc)
     }
 
     /// The length of the contents.
@@ -117,10 +162,34 @@ impl ObjectRef {
         }
     }
 
-    /// The offset of the table from the block.
-    pub(crate) fn table<P: Pmem>(&self, volume: &Volume<P>) -> Result<u64, ObjectError> {
-        let at = self.offset + offset_of!(ObjectBlock, table) as u64;
-        Ok(volume.sealed(self.number, at, Structure::Object)? * PLACE_BYTES)
+    /// What the block says of the table. `None` if there is none.
+    pub(crate) fn table<P: Pmem>(&self, volume: &Volume<P>) -> Result<Option<TableWord>, ObjectError> {
+        let word = volume.sealed(self.number, self.table_at(), Structure::Object)?;
+        Ok((word != 0).then(|| TableWord::decode(word)))
+    }
+
+    const fn table_at(&self) -> u64 {
+        self.offset + offset_of!(ObjectBlock, table) as u64
+    }
+
+    /// The object has another table.
+    pub(crate) fn write_table<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        table: Option<TableWord>,
+    ) -> Result<(), ObjectError> {
+        let word = table.map_or(0, TableWord::encode);
+        change.set_sealed(self.number, self.table_at(), word)
+    }
+
+    /// The object has another length.
+    pub(crate) fn write_len_bytes<P: Pmem>(
+        &self,
+        change: &mut Change<'_, '_, P>,
+        len_bytes: u64,
+    ) -> Result<(), ObjectError> {
+        let at = self.offset + offset_of!(ObjectBlock, len_bytes) as u64;
+        change.set_sealed(self.number, at, len_bytes)
     }
 
     /// The offset of the entry of an object with one chunk.

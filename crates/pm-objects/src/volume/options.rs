@@ -1,8 +1,10 @@
 //! Options for creating and opening objects.
 
+use super::latencies::Latencies;
 use super::slabs::{Shape, class_of};
 use crate::error::OpenError;
 use crate::format::{FILE_HEADER_BYTES, PLACE_BYTES, SLOT_BYTES, WORD_SLOTS};
+use core::time::Duration;
 use pm_alloc::HeapOptions;
 use pm_btree::StoreOptions;
 use pm_core::RegionOptions;
@@ -20,6 +22,8 @@ pub struct ObjectsOptions {
     pub(crate) seed: Option<u64>,
     pub(crate) file_bytes: Option<u64>,
     pub(crate) without_file: bool,
+    pub(crate) dram_bytes: Option<u64>,
+    pub(crate) latencies: Latencies,
 }
 
 impl Default for ObjectsOptions {
@@ -42,6 +46,12 @@ impl ObjectsOptions {
             seed: None,
             file_bytes: None,
             without_file: false,
+            dram_bytes: None,
+            latencies: Latencies::new(
+                Duration::from_nanos(80),
+                Duration::from_nanos(170),
+                Duration::from_micros(20),
+            ),
         }
     }
 
@@ -95,6 +105,22 @@ impl ObjectsOptions {
     #[must_use]
     pub const fn without_file(mut self, is_without: bool) -> Self {
         self.without_file = is_without;
+        self
+    }
+
+    /// Copies chunks to so many bytes of DRAM that are loaded often, for a pool in memory that is slower. Stores go to the pool, and to the copies. By default
+    /// none are made. A multiple of 64 KiB; less is rounded up.
+    #[must_use]
+    pub const fn dram_bytes(mut self, bytes: u64) -> Self {
+        self.dram_bytes = Some(bytes);
+        self
+    }
+
+    /// What a load takes from DRAM, the pool and the file, by which chunks are [copied](Self::dram_bytes) and moved between them. By default 80 ns, 170 ns and
+    /// 20 us.
+    #[must_use]
+    pub fn latencies(mut self, dram: Duration, pool: Duration, file: Duration) -> Self {
+        self.latencies = Latencies::new(dram, pool, file);
         self
     }
 

@@ -124,6 +124,14 @@ impl Slots {
         Slot::at(slab, offset, len_bytes)
     }
 
+    /// A slot, perhaps a free one, of the slab at this random number.
+    pub(crate) fn at_random(&self, random: u64) -> Option<Slot> {
+        let slabs = self.slabs.read().unwrap_or_else(PoisonError::into_inner);
+        let (first, last) = (slabs.first_key_value()?.0, slabs.last_key_value()?.0);
+        let (_, slab) = slabs.range(first + random % (last - first + 1)..).next()?;
+        Some(Slot { slab: Arc::clone(slab), index: (random >> 20) % slab.shape.slots })
+    }
+
     /// All slabs.
     pub(crate) fn slabs(&self) -> Vec<Arc<Slab>> {
         self.slabs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()

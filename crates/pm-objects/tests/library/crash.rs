@@ -4,7 +4,7 @@ use pm_alloc::HeapOptions;
 use pm_btree::StoreOptions;
 use pm_core::{PoolOptions, Uuid};
 use pm_crashsim::{Crash, Explorer, Model, Oracle, Run, Sequences, SimPmem, Subject};
-use pm_objects::{CheckReport, Contents, ObjectError, Objects, ObjectsOptions, OpenError, Problem};
+use pm_objects::{CheckReport, Contents, ObjectError, Objects, ObjectsOptions, OpenError, Problem, Tier};
 use pm_testkit::{AnyPmem, Half, any, seeds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,10 +28,20 @@ enum Op {
     Rename(&'static str, &'static str),
     /// Stores so many bytes of this value.
     Write(&'static str, usize, usize, u8),
+    /// Adds so many bytes of this value.
+    Append(&'static str, usize, u8),
+    Resize(&'static str, usize),
+    /// Stores so many bytes of this value to `a`, and five of it to `b`, in one transaction.
+    Both(usize, usize, u8),
+    Pin(&'static str, Tier),
+    /// Loads all of it, so often that it moves up.
+    Load(&'static str),
     /// Closes the pool, and opens it again.
     Reopen,
 }
-use Op::{Create, CreateFrom, CreateShort, Delete, Rename, Reopen, Replace, Write};
+use Op::{
+    Append, Both, Create, CreateFrom, CreateShort, Delete, Load, Pin, Rename, Reopen, Replace, Resize, Write,
+};
 
 /// A pool with an object `a` of so many bytes, and an object `b` of 10.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +97,7 @@ pub(crate) fn options() -> ObjectsOptions {
     let pool = PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0);
     let heap = HeapOptions::new().seed(7).pool(pool).lanes(1).lane_entries(254);
     let names = StoreOptions::new().node_slots(4).extent_bytes(4096);
-    ObjectsOptions::new().heap(heap).names(names).chunk_bytes(64).slab_bytes(512).seed(7)
+    ObjectsOptions::new().heap(heap).names(names).chunk_bytes(64).slab_bytes(512).seed(7).dram_bytes(4096)
 }
 
 fn apply(objects: &SimObjects, op: &Op) -> Result<(), ObjectError> {
@@ -108,6 +118,22 @@ fn apply(objects: &SimObjects, op: &Op) -> Result<(), ObjectError> {
         Delete(name) => objects.delete(name),
         Rename(from, to) => objects.rename(from, to),
         Write(name, start, len, byte) => objects.open::<u8>(name)?.write(start as u64, &vec![byte; len]),
+        Append(name, len, byte) => objects.open::<u8>(name)?.append(&vec![byte; len]),
+        Resize(name, len) => objects.open::<u8>(name)?.resize(len as u64),
+        Both(start, len, byte) => {
+            let (a, b) = (objects.open::<u8>("a")?, objects.open::<u8>("b")?);
+            objects.transaction(&[&a, &b], |tx| {
+                tx.write(&a, start as u64, &vec![byte; len])?;
+                tx.write(&b, 0, &[byte + 1; 7])?;
+                tx.write(&b, 0, &[byte; 5])
+            })
+        }
+        Pin(name, tier) => objects.open::<u8>(name)?.pin(tier),
+        Load(name) => {
+            let object = objects.open::<u8>(name)?;
+            let mut bytes = vec![0; usize::try_from(object.len()).unwrap()];
+            (0..20).try_for_each(|_| object.read(0, &mut bytes))
+        }
         Reopen => unreachable!("needs the region"),
     }
 }
@@ -197,7 +223,27 @@ impl Oracle for Small {
                     bytes.fill(byte);
                 }
             }
-            CreateShort(..) | Reopen => {}
+            Append(name, len, byte) => {
+                if let Some(bytes) = state.get_mut(name) {
+                    bytes.extend(vec![byte; len]);
+                }
+            }
+            Resize(name, len) => {
+                if let Some(bytes) = state.get_mut(name) {
+                    bytes.resize(len, 0);
+                }
+            }
+            Both(start, len, byte) => {
+                if state.contains_key("b")
+                    && let Some(bytes) = state.get_mut("a").and_then(|a| a.get_mut(start..start + len))
+                {
+                    bytes.fill(byte);
+                    let b = state.get_mut("b").expect("it exists");
+                    b[5..7].fill(byte + 1);
+                    b[..5].fill(byte);
+                }
+            }
+            CreateShort(..) | Pin(..) | Load(_) | Reopen => {}
         }
     }
 }
@@ -230,6 +276,59 @@ const CALLS: [Op; 11] = [
     Write("a", 3, 40, 7),
     Write("a", 60, 70, 7),
 ];
+
+/// Calls that change the lengths of objects, or several objects, or their places.
+const LATER_CALLS: [Op; 10] = [
+    Append("a", 9, 7),
+    Append("a", 64 * 3, 7),
+    Append("b", 40, 7),
+    Resize("a", 3),
+    Resize("a", 64 * 7 + 3),
+    Resize("b", 0),
+    Resize("b", 64 * 300),
+    Both(3, 9, 7),
+    Both(0, 50, 7),
+    Pin("a", Tier::Dram),
+];
+
+#[test]
+fn later_calls_are_atomic() {
+    for model in &[Model::Px86Line, Model::Page, Model::Eadr][..if crate::is_deep() { 3 } else { 2 }] {
+        for len in &LENGTHS[..2] {
+            for op in LATER_CALLS {
+                let explorer =
+                    Explorer::new(*model).crashes(1).choices_per_point(choices()).nested_choices_per_point(1);
+                explore(explorer, *len, &[op]);
+            }
+        }
+    }
+}
+
+#[test]
+fn later_calls_of_killed_processes_are_atomic() {
+    for op in LATER_CALLS {
+        let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(1);
+        explore(explorer, LENGTHS[1], &[op]);
+    }
+}
+
+/// Objects that grow and shrink use each other's slots, and tables of each kind.
+#[test]
+fn lengths_after_others_are_atomic() {
+    let sequences: [&[Op]; 6] = [
+        &[Resize("a", 10), Append("a", 100, 7), Append("b", 20, 8)],
+        &[Append("b", 60, 7), Append("b", 64 * 4, 8), Resize("b", 64 * 2), Write("b", 0, 128, 9)],
+        &[Resize("b", 64 * 600), Write("b", 64 * 520, 64, 7), Resize("b", 64 * 580), Resize("b", 64 * 600)],
+        &[Load("a"), Write("a", 0, 9, 7), Append("a", 9, 8), Load("a"), Resize("a", 20), Both(1, 8, 9)],
+        &[Load("a"), Both(0, 50, 7), Resize("a", 3), Append("a", 64, 8), Reopen, Both(0, 50, 9)],
+        &[Append("a", 64 * 20, 7), Resize("a", 64 * 3), Delete("a"), Append("b", 64 * 3, 8)],
+    ];
+    for ops in sequences {
+        let explorer =
+            Explorer::new(Model::Px86Line).crashes(1).choices_per_point(3).nested_choices_per_point(1);
+        explore(explorer, LENGTHS[0], ops);
+    }
+}
 
 /// Calls that take several transactions, under the name of an incomplete object.
 const LONG_CALLS: [Op; 4] = [
@@ -320,14 +419,17 @@ fn calls_after_others_are_atomic() {
 /// Calls in a pool that is full, and has a file: chunks move down to make room, and are replaced, freed and read there.
 #[test]
 fn moves_are_atomic() {
-    let sequences: [&[Op]; 5] = [
+    let sequences: [&[Op]; 8] = [
         &[Create("new", 64 * 20, 7)],
         &[Write("a", 0, 64 * 3, 7)],
+        &[Append("a", 64 * 20, 7), Load("a"), Resize("a", 64 * 7 + 9)],
         &[Replace("b", 64 * 20, 7), Write("b", 10, 64, 9)],
         &[Write("a", 64 * 290, 100, 8), Delete("a"), Create("new", 64 * 20, 7)],
         &[Create("new", 64 * 20, 7), Reopen, Create("newer", 64 * 20, 9), Delete("new")],
+        &[Create("new", 64 * 20, 7), Pin("new", Tier::File), Load("new"), Pin("new", Tier::Pool)],
+        &[Create("new", 64 * 20, 7), Delete("b"), Load("a"), Both(0, 64 * 3, 7), Append("new", 30, 8)],
     ];
-    for ops in &sequences[..if crate::is_deep() { 5 } else { 3 }] {
+    for ops in &sequences[..if crate::is_deep() { 8 } else { 4 }] {
         let subject = full_for(&ops[0]);
         for model in [Model::Px86Line, Model::Page] {
             let explorer = Explorer::new(model).crashes(1).choices_per_point(2).nested_choices_per_point(1);
@@ -393,12 +495,17 @@ fn random_calls_are_atomic() {
         for _ in 0..random.usize(2..8) {
             let name = random.choice(names).unwrap();
             let (len, byte) = ([0, 1, 40, 64, 65, 200, 700][random.usize(..7)], random.u8(3..));
-            ops.push(match random.u32(..10) {
+            ops.push(match random.u32(..16) {
                 0 | 1 => Create(name, len, byte),
                 2 | 3 => Replace(name, len, byte),
                 4 => Delete(name),
                 5 => Rename(name, random.choice(names).unwrap()),
                 6 => Reopen,
+                7 | 8 => Append(name, len, byte),
+                9 | 10 => Resize(name, len),
+                11 => Load(name),
+                12 => Both(random.usize(..60), len, byte),
+                13 => Pin(name, [Tier::Dram, Tier::Pool][random.usize(..2)]),
                 _ => Write(name, random.usize(..60), len, byte),
             });
         }

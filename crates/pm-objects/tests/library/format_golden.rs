@@ -6,7 +6,7 @@ use pm_core::{Pmem as _, Region, bytes_of};
 use pm_objects::format::{
     Entry, MAGIC, OBJECT_TAG, ObjectBlock, Owner, RootBlock, RootHeader, VERSION, seal, tier, unseal,
 };
-use pm_objects::{Contents, Objects};
+use pm_objects::{Contents, Hints, Locality, Objects};
 use pm_testkit::any;
 use std::sync::Arc;
 
@@ -29,12 +29,14 @@ fn words_and_checksums_are_golden() {
     );
 }
 
-/// A pool with one object, as the first version of the format has it.
+/// A pool with an object, and one with hints and a table, as the second version of the format has them.
 #[test]
 fn pool_is_golden() {
     let region = Arc::new(Region::anonymous(256 << 10).unwrap());
     let objects = Objects::format(any(Arc::clone(&region)), &options()).unwrap();
     objects.create("name", Contents::Slice(&[5_u32, 6])).unwrap();
+    let hints = Hints::new().locality(Locality::Cold);
+    objects.create_with("cold", Contents::Slice(&[7_u8; 64 * 3]), &hints).unwrap();
     objects.close().unwrap();
     let mut bytes = vec![0; 256 << 10];
     region.load(0, &mut bytes);
@@ -42,15 +44,20 @@ fn pool_is_golden() {
     let root = &bytes[root..root + size_of::<RootBlock>()];
     assert_eq!(
         hex(&root[..size_of::<RootHeader>()]),
-        "504d4f424a0d0a1a0100000040000000000000000000000000000000000000000002000000000000070000000000000001010101010101010101010101010101000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000057716c7a00000000"
+        "504d4f424a0d0a1a020000004000000000000000000000000000000000000000000200000000000007000000000000000101010101010101010101010101010100000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000755070500000000"
     );
     assert_eq!(u32::from_le_bytes(root[8..12].try_into().unwrap()), VERSION);
     let intent = &root[offset_of!(RootBlock, intent)..][..36];
-    assert_eq!(hex(intent), "72f9816702000000c0e6000000000000000000000000000004000000000000006e616d65");
+    assert_eq!(hex(intent), "8909aa4e0200000040e700000000000000000000000000000400000000000000636f6c64");
     let tag = OBJECT_TAG.to_le_bytes();
-    let object = (0..bytes.len()).step_by(64).find(|at| bytes[*at..at + 4] == tag).unwrap();
+    let mut objects = (0..bytes.len()).step_by(64).filter(|at| bytes[*at..at + 4] == tag);
+    let mut next = || objects.next().map(|at| hex(&bytes[at..at + size_of::<ObjectBlock>()])).unwrap();
     assert_eq!(
-        hex(&bytes[object..object + size_of::<ObjectBlock>()]),
+        next(),
         "4f424a5440a6f71a01000000010000002ae03f3ce545b2a6040000000000000000000000000000000000000000000000010000000000000008000000000002fb000000000000a8cc0000000000006a6a9603000000406ab90000000001000000000000000000000000000000000000000000000000000000"
+    );
+    assert_eq!(
+        next(),
+        "4f424a54486e66740200000001000000454b923e191a3c4d0100000002000000000000000000000000000000000000000100000000000000c00000000000ad5a9f0300000008ec9f000000000000fc64000000000000352d0000000001000000000000000000000000000000000000000000000000000000"
     );
 }

@@ -1,7 +1,7 @@
 //! Random calls, compared with a map of names to contents.
 
 use pm_core::Region;
-use pm_objects::{Contents, Object, ObjectError, Objects, ObjectsOptions};
+use pm_objects::{Contents, Object, ObjectError, Objects, ObjectsOptions, Tier};
 use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn compare(objects: &Objects<Memory>, model: &Model) {
 /// One call on both.
 fn call(objects: &Objects<Memory>, model: &mut Model, random: &mut fastrand::Rng) {
     let name = format!("object {}", random.u32(..60));
-    match random.u32(..12) {
+    match random.u32(..20) {
         0 | 1 => {
             let bytes = bytes(random);
             let created = match random.bool() {
@@ -86,6 +86,48 @@ fn call(objects: &Objects<Memory>, model: &mut Model, random: &mut fastrand::Rng
                 }
             }
         }
+        _ => call_on_contents(objects, model, random, name),
+    }
+}
+
+/// One call on the contents of an object, if there is one with this name.
+fn call_on_contents(objects: &Objects<Memory>, model: &mut Model, random: &mut fastrand::Rng, name: String) {
+    match random.u32(..15) {
+        0 => {
+            let Some(expected) = model.get_mut(&name) else { return };
+            let new = bytes(random);
+            match objects.open::<u8>(&name).unwrap().append(&new) {
+                Ok(()) => expected.extend(new),
+                Err(error) => assert!(matches!(error, ObjectError::TooLong { .. }) && new.len() > 250_000),
+            }
+        }
+        1 => {
+            let Some(expected) = model.get_mut(&name) else { return };
+            let object = objects.open::<u8>(&name).unwrap();
+            let len = match random.u32(..4) {
+                0 => 0,
+                1 => expected.len() / 2,
+                2 => expected.len() + random.usize(..4096),
+                _ => random.usize(..1_500_000),
+            };
+            object.resize(len as u64).unwrap();
+            assert_eq!(object.len(), len as u64);
+            expected.resize(len, 0);
+        }
+        2 => change_two(objects, model, random, &name),
+        3 => {
+            let Ok(object) = objects.open::<u8>(&name) else { return };
+            let tier = [Tier::Dram, Tier::Pool, Tier::File][random.usize(..3)];
+            match (random.bool(), object.pin(tier)) {
+                (true, _) => object.unpin().unwrap(),
+                (_, Ok(()) | Err(ObjectError::NoTier | ObjectError::Full)) => {}
+                (_, Err(error)) => panic!("{error}"),
+            }
+        }
+        4..7 => {
+            let Some(expected) = model.get(&name) else { return };
+            assert!(contents(&objects.open(&name).unwrap()) == *expected, "{name}");
+        }
         _ => {
             let Some(expected) = model.get_mut(&name) else { return };
             let object = objects.open::<u8>(&name).unwrap();
@@ -102,14 +144,64 @@ fn call(objects: &Objects<Memory>, model: &mut Model, random: &mut fastrand::Rng
     }
 }
 
-/// `PM_OBJECT_CALLS` sets the number of calls.
+/// A transaction of two objects, which may be one.
+fn change_two(objects: &Objects<Memory>, model: &mut Model, random: &mut fastrand::Rng, name: &String) {
+    let other = format!("object {}", random.u32(..60));
+    if !model.contains_key(name) || !model.contains_key(&other) {
+        return;
+    }
+    let (one, two) = (objects.open::<u8>(name).unwrap(), objects.open::<u8>(&other).unwrap());
+    let mut stores = Vec::new();
+    for _ in 0..random.usize(..6) {
+        let name = if random.bool() { name } else { &other };
+        let (len, byte) = ([5, 700, 9_000][random.usize(..3)], random.u8(..));
+        let start = random.usize(..=model[name].len());
+        stores.push((name, start, vec![byte; len.min(model[name].len() - start)]));
+    }
+    let fails = random.u32(..4) == 0;
+    let done = objects.transaction(&[&one, &two], |tx| {
+        let mut expected = model.clone();
+        for (of, start, bytes) in &stores {
+            let object = if *of == name { &one } else { &two };
+            tx.write(object, *start as u64, bytes)?;
+            expected.get_mut(*of).unwrap()[*start..*start + bytes.len()].copy_from_slice(bytes);
+            let mut found = vec![0; expected[*of].len()];
+            tx.read(object, 0, &mut found)?;
+            assert!(found == expected[*of]);
+        }
+        if fails { Err(ObjectError::NotFound) } else { Ok(expected) }
+    });
+    match done {
+        Ok(expected) => *model = expected,
+        Err(error) => assert!(fails && matches!(error, ObjectError::NotFound), "{error}"),
+    }
+}
+
 #[test]
 fn objects_are_a_map() {
+    compare_with_map(&ObjectsOptions::new(), 256 << 20, None);
+}
+
+/// Most chunks are in the file, and few fit into DRAM.
+#[test]
+fn objects_in_three_tiers_are_a_map() {
+    compare_with_map(&ObjectsOptions::new().dram_bytes(1 << 20), 4 << 20, Some(256 << 20));
+}
+
+/// `PM_OBJECT_CALLS` sets the number of calls.
+fn compare_with_map(options: &ObjectsOptions, pool_bytes: u64, file_bytes: Option<u64>) {
     let count = std::env::var("PM_OBJECT_CALLS").map_or(20_000, |count| count.parse().expect("a number"));
     let mut random = fastrand::Rng::with_seed(7);
-    let pmem = any(Region::anonymous(128 << 20).unwrap());
-    let options = ObjectsOptions::new();
-    let mut objects = Objects::format(pmem.clone(), &options).unwrap();
+    let pmem = any(Region::anonymous(pool_bytes).unwrap());
+    let file = file_bytes.map(|bytes| any(Region::anonymous(bytes).unwrap()));
+    let attach = || match &file {
+        Some(file) => Objects::attach_with_file(pmem.clone(), file.clone(), options).unwrap(),
+        None => Objects::attach(pmem.clone(), options).unwrap(),
+    };
+    let mut objects = match &file {
+        Some(file) => Objects::format_with_file(pmem.clone(), file.clone(), options).unwrap(),
+        None => Objects::format(pmem.clone(), options).unwrap(),
+    };
     let mut model = Model::new();
     for number in 0..count {
         call(&objects, &mut model, &mut random);
@@ -119,7 +211,7 @@ fn objects_are_a_map() {
                 true => objects.close().unwrap(),
                 false => drop(objects),
             }
-            objects = Objects::attach(pmem.clone(), &options).unwrap();
+            objects = attach();
         }
     }
     compare(&objects, &model);

@@ -3,7 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use pm_core::Region;
-use pm_objects::{Contents, ObjectError, Objects, ObjectsOptions};
+use pm_objects::{Contents, ObjectError, Objects, ObjectsOptions, Tier};
 use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ fn threads_keep_their_objects_in_two_tiers() {
     for (round, (pool, chunk, slab)) in
         (0..).zip([(4 << 20, 4096, None), (1 << 20, 256, Some(4096)), (512 << 10, 64, Some(1024))])
     {
-        let mut options = ObjectsOptions::new().chunk_bytes(chunk);
+        let mut options = ObjectsOptions::new().chunk_bytes(chunk).dram_bytes(u64::from(chunk) * 64);
         if let Some(slab) = slab {
             options = options.slab_bytes(slab);
         }
@@ -127,7 +127,7 @@ fn threads_keep_their_objects_in_two_tiers() {
                             let len = random.usize(..scale);
                             let bytes: Vec<u8> =
                                 (0..len).map(|at| byte.wrapping_add((at / 37) as u8)).collect();
-                            let done = match random.u32(..10) {
+                            let done = match random.u32(..16) {
                                 0..=2 => objects.replace(&name, Contents::Slice(&bytes)).map(|handle| {
                                     model.insert(name.clone(), bytes);
                                     if random.bool() {
@@ -157,6 +157,25 @@ fn threads_keep_their_objects_in_two_tiers() {
                                     handle
                                         .write(start as u64, &bytes[..end - start])
                                         .map(|()| old[start..end].copy_from_slice(&bytes[..end - start]))
+                                }
+                                7 | 8 if model.contains_key(&name) => {
+                                    let handle = objects.open::<u8>(&name).unwrap();
+                                    let old = model.get_mut(&name).unwrap();
+                                    let bytes = &bytes[..bytes.len().min(chunk as usize * 7)];
+                                    handle.append(bytes).map(|()| old.extend(bytes))
+                                }
+                                9 if model.contains_key(&name) => {
+                                    let handle = objects.open::<u8>(&name).unwrap();
+                                    let resized = handle.resize(len as u64);
+                                    let old = model.get_mut(&name).unwrap();
+                                    // A longer object may have lost some of its chunks before there was no room.
+                                    old.resize(handle.len() as usize, 0);
+                                    resized
+                                }
+                                10 if model.contains_key(&name) => {
+                                    let tier = [Tier::Dram, Tier::Pool, Tier::File][random.usize(..3)];
+                                    let handle = objects.open::<u8>(&name).unwrap();
+                                    handle.pin(tier).and_then(|()| handle.unpin())
                                 }
                                 _ => {
                                     if let Some(expected) = model.get(&name) {

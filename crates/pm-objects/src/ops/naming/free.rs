@@ -25,10 +25,8 @@ impl Rest {
         let volume = &shared.volume;
         let len_bytes = object.len_bytes(volume).unwrap_or(0);
         let chunks = object.chunks(len_bytes);
-        match Table::of(volume, object, chunks) {
-            Ok(table) => {
-                Self { table: Some(table), chunks, len_bytes, leaves: table.leaves(volume, object, chunks) }
-            }
+        match Table::of(volume, object) {
+            Ok(table) => Self { table: Some(table), chunks, len_bytes, leaves: table.leaves(volume, object) },
             Err(_) => Self { table: None, chunks: 0, len_bytes: 0, leaves: Vec::new() },
         }
     }
@@ -93,11 +91,10 @@ pub(crate) fn free<P: Pmem>(
             }
             let is_in_leaf =
                 |index| leaves.iter().any(|leaf| (leaf.first..leaf.first + LEAF_ENTRIES).contains(&index));
-            for (index, _) in taken.iter().filter(|(index, _)| !is_in_leaf(*index)) {
-                let hole = Entry::new(volume.seed, object.number, *index, tier::HOLE, 0);
-                table.write(change, object, rest.chunks, *index, &[hole])?;
-            }
-            Ok(())
+            let hole = |index| (index, Entry::new(volume.seed, object.number, index, tier::HOLE, 0));
+            let left = taken.iter().map(|(index, _)| *index).filter(|index| !is_in_leaf(*index));
+            let holes: Vec<(u64, Entry)> = left.rev().map(hole).collect();
+            table.write_existing(change, object, &holes)
         });
         freed?;
         slots.complete();

@@ -1,11 +1,12 @@
 //! Creates an object with its contents, and gives it a name, which may have been another object's.
 
-use super::room::{self, Holds};
 use super::{free, recover, remove};
 use crate::error::ObjectError;
 use crate::format::{Entry, PLACE_BYTES, short, tier};
+use crate::ops::contents::room::{self, Holds};
 use crate::session::control::Control;
 use crate::session::shared::{NamesState, Row, Shared, check_name, incomplete_name};
+use crate::volume::hints::Hints;
 use crate::volume::object::{ElementType, ObjectRef};
 use crate::volume::root::Pending;
 use crate::volume::slabs::Slot;
@@ -70,6 +71,7 @@ pub(crate) fn create<P: Pmem>(
     shared: &Shared<P>,
     name: &str,
     element: ElementType,
+    hints: Hints,
     mut source: Source<'_>,
     existing: Existing,
 ) -> Result<Arc<Control>, ObjectError> {
@@ -81,7 +83,7 @@ pub(crate) fn create<P: Pmem>(
     }
     shared.volume.check_writable()?;
     shared.check_not_nested()?;
-    let new = New { shared, number: shared.next_number(), element, len_bytes };
+    let new = New { shared, number: shared.next_number(), element, hints, len_bytes };
     match len_bytes.div_ceil(element.chunk_bytes(shared.volume.chunk_bytes)) {
         // No lock is held while the contents are read.
         0..=BATCH_CHUNKS => new.at_once(name, &source.next(len_bytes)?, existing),
@@ -94,6 +96,7 @@ struct New<'s, P: Pmem> {
     shared: &'s Shared<P>,
     number: u64,
     element: ElementType,
+    hints: Hints,
     len_bytes: u64,
 }
 
@@ -153,15 +156,15 @@ impl<P: Pmem> New<'_, P> {
         let filled: Vec<Slot> =
             bytes.chunks(short(chunk_bytes)).map(|chunk| slots.fill(chunk)).collect::<Result<_, _>>()?;
         let object = volume.transaction(|change| {
-            let object = ObjectRef::alloc(change, self.number, self.element)?;
+            let object = ObjectRef::alloc(change, self.number, self.element, self.hints)?;
             (0..).zip(&filled).for_each(|(index, slot)| slots.own(slot, &object, index));
             slots.write(change)?;
             let entries: Vec<Entry> =
                 (0..).zip(&filled).map(|(index, slot)| self.entry(index, slot)).collect();
             let chunks = object.chunks(self.len_bytes);
             let table = Table::create(change, &object, chunks, &entries)?;
-            let inline = entries.first().copied().filter(|_| table == 0);
-            object.init(change, self.len_bytes, table, inline);
+            let inline = entries.first().copied().filter(|_| table.block().is_none());
+            object.init(change, self.len_bytes, table.word(), inline);
             let old = old.map(|old| old.offset);
             let pending = Pending::Set { name: name.to_owned(), new: Some(object.offset), old };
             shared.roots.set_pending(change, &pending)?;
@@ -206,9 +209,9 @@ impl<P: Pmem> New<'_, P> {
         self.replaced(name, existing)?;
         let object = room::with_room(shared, Holds::Names, || {
             shared.volume.transaction(|change| {
-                let object = ObjectRef::alloc(change, self.number, self.element)?;
+                let object = ObjectRef::alloc(change, self.number, self.element, self.hints)?;
                 let table = Table::create(change, &object, object.chunks(self.len_bytes), &[])?;
-                object.init(change, self.len_bytes, table, None);
+                object.init(change, self.len_bytes, table.word(), None);
                 shared.roots.set_pending(change, &Pending::Build(object.offset))?;
                 Ok(object)
             })
@@ -227,7 +230,7 @@ impl<P: Pmem> New<'_, P> {
     fn fill_all(&self, object: &ObjectRef, source: &mut Source<'_>) -> Result<(), ObjectError> {
         let volume = &self.shared.volume;
         let chunks = object.chunks(self.len_bytes);
-        let table = Table::of(volume, object, chunks)?;
+        let table = Table::of(volume, object)?;
         let mut start = 0;
         while start < chunks {
             let end = (start + BATCH_CHUNKS).min(chunks);
@@ -246,12 +249,11 @@ impl<P: Pmem> New<'_, P> {
         for (index, chunk) in (start..).zip(batch.chunks(chunk_bytes)) {
             let slot = slots.fill(chunk)?;
             slots.own(&slot, object, index);
-            entries.push(self.entry(index, &slot));
+            entries.push((index, self.entry(index, &slot)));
         }
-        let chunks = object.chunks(self.len_bytes);
         self.shared.volume.transaction(|change| {
             slots.write(change)?;
-            table.write(change, object, chunks, start, &entries)
+            table.write(change, object, &entries)
         })?;
         slots.complete();
         Ok(())

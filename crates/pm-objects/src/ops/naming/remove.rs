@@ -2,6 +2,7 @@
 
 use super::free;
 use crate::error::ObjectError;
+use crate::ops::contents::chunk;
 use crate::session::shared::{NamesState, Row, Shared};
 use crate::volume::object::ObjectRef;
 use crate::volume::root::Pending;
@@ -42,6 +43,7 @@ pub(crate) fn end<P: Pmem>(
     };
     if let Some(control) = shared.known(object.number) {
         control.delete();
+        chunk::forget(shared, &control);
     }
     free::free(shared, state, object)
 }

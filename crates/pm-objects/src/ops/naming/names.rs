@@ -1,8 +1,8 @@
 //! Changes names of objects that are complete.
 
-use super::room::{self, Holds};
 use super::{recover, remove};
 use crate::error::ObjectError;
+use crate::ops::contents::room::{self, Holds};
 use crate::session::shared::{Shared, check_name};
 use pm_core::Pmem;
 

@@ -1,9 +1,11 @@
 //! Makes room in a full pool: empty slabs return to the heap, and chunks move down to the file.
 
-use super::load;
+use super::chunk;
 use crate::error::ObjectError;
 use crate::format::{Entry, Owner, PLACE_BYTES};
-use crate::session::control::{Control, Locked, Place};
+use crate::session::chunks::Place;
+use crate::session::control::{Control, Locked};
+use crate::session::placement::Placement;
 use crate::session::shared::{Row, Shared};
 use crate::volume::slabs::{Slab, Slot};
 use crate::volume::table::{Home, Table};
@@ -14,6 +16,12 @@ use std::sync::{Arc, TryLockError};
 
 /// The number of chunks that move down with one fence of the file.
 const BATCH_CHUNKS: usize = 64;
+
+/// The number of chunks of which the least used ones are a batch.
+const BATCH_CANDIDATES: usize = 4 * BATCH_CHUNKS;
+
+/// The number of chunks that are compared with one that would move up.
+const CANDIDATES: usize = 16;
 
 /// The number of batches that are tried, until one moves something.
 const BATCHES: usize = 8;
@@ -30,8 +38,18 @@ pub(crate) enum Holds<'l> {
     Nothing,
     /// That of the names.
     Names,
-    /// That of an object.
-    Object(&'l Locked<'l>),
+    /// Those of objects.
+    Objects(&'l [&'l Locked<'l>]),
+}
+
+impl<'l> Holds<'l> {
+    /// Its lock of an object.
+    fn lock_of(self, control: &Control) -> Option<&'l Locked<'l>> {
+        match self {
+            Self::Objects(all) => all.iter().find(|locked| locked.is_of(control)).copied(),
+            Self::Nothing | Self::Names => None,
+        }
+    }
 }
 
 /// Runs an operation that changes nothing if there is no room, and makes room as long as there is some to be made.
@@ -50,9 +68,12 @@ pub(crate) fn with_room<P: Pmem, R>(
                 if core::mem::take(&mut may_reclaim) && has_reclaimed {
                     continue;
                 }
-                if let Holds::Object(locked) = holds {
-                    // A thread that deletes it may have the lock of the names, and wait for this thread.
-                    locked.check()?;
+                if let Holds::Objects(all) = holds {
+                    // A thread that deletes one may have the lock of the names, and wait for this thread.
+                    all.iter().try_for_each(|locked| locked.check())?;
+                }
+                if let Some(placement) = &shared.placement {
+                    placement.note_pool_full();
                 }
                 if move_some_down(shared, holds)? {
                     waits = 0;
@@ -65,6 +86,37 @@ pub(crate) fn with_room<P: Pmem, R>(
             }
             done => return done,
         }
+    }
+}
+
+/// Makes room for a load that would move a chunk up, if no other thread does. Returns whether there is some.
+pub(crate) fn try_to_make_room<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> bool {
+    let Some(mut cursor) = shared.migration().try_lock() else { return false };
+    // After an error nothing has moved, and calls that need room return it.
+    let has_moved = move_batch(shared, holds, &mut cursor).unwrap_or(false);
+    drop(cursor);
+    has_moved && shared.slots.reclaim(&shared.volume).is_ok()
+}
+
+/// The least count of some chunks in the pool, at random. That of a chunk that is in DRAM, too, is 0.
+pub(crate) fn least_count<P: Pmem>(shared: &Shared<P>, placement: &Placement) -> u32 {
+    let count = |_| {
+        let slot = shared.slots.at_random(placement.random())?;
+        Some(count_of(shared, placement, &owner_of(shared, &slot)?))
+    };
+    (0..CANDIDATES).filter_map(count).min().unwrap_or(0)
+}
+
+/// The count of the chunk of a slot's owner.
+fn count_of<P: Pmem>(shared: &Shared<P>, placement: &Placement, owner: &Owner) -> u32 {
+    let Some(control) = shared.known(owner.number) else { return 0 };
+    let index = u64::from(owner.index);
+    let is_first = control.hints().moves_first();
+    match control.chunk(index).place() {
+        _ if is_first.is_none() => u32::MAX,
+        Some(Place::InDram(_)) => 0,
+        _ if is_first == Some(true) => 0,
+        _ => placement.count(&control.chunk(index).heat),
     }
 }
 
@@ -94,10 +146,10 @@ struct Moving {
     crc: u32,
 }
 
-/// Moves a batch of chunks down. Their contents are durable in the file before an entry names it. A chunk that was changed meanwhile stays.
+/// Moves a batch of chunks down, unless another thread has done so meanwhile.
 ///
 /// # Durability
-/// Each object's chunks are in the one tier or in the other, with the same contents. One fence of the file, and one for each object.
+/// That of [`move_batch`].
 fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<bool, ObjectError> {
     let migration = shared.migration();
     let before = migration.moves();
@@ -107,12 +159,34 @@ fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<bool, Obje
         // Another thread has made room meanwhile.
         return Ok(true);
     }
+    move_batch(shared, holds, &mut cursor)
+}
+
+/// Moves a batch of chunks down. Their contents are durable in the file before an entry names it. A chunk that was changed meanwhile stays.
+///
+/// # Durability
+/// Each object's chunks are in the one tier or in the other, with the same contents. One fence of the file, and one for each object.
+fn move_batch<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>, cursor: &mut u64) -> Result<bool, ObjectError> {
+    let chunks = least_used(shared, cursor);
+    let moved = move_chunks(shared, holds, chunks)?;
+    if moved > 0 {
+        shared.migration().note_move();
+    }
+    Ok(moved > 0)
+}
+
+/// Moves the first of these chunks down, a batch at most. Returns how many have moved.
+///
+/// # Durability
+/// As for [`move_batch`].
+pub(crate) fn move_chunks<P: Pmem>(
+    shared: &Shared<P>,
+    holds: Holds<'_>,
+    chunks: Vec<(Slot, Owner)>,
+) -> Result<usize, ObjectError> {
     let file = shared.volume.file();
     let mut moving = Vec::new();
-    let start = *cursor;
-    for slot in slots_from(shared, start) {
-        *cursor = slot.offset();
-        let Some(owner) = owner_of(shared, &slot) else { continue };
+    for (slot, owner) in chunks {
         let Some(control) = control_of(shared, &slot, &owner, holds) else { continue };
         let Some(to) = file.take() else { break };
         match copy(shared, &control, owner.index.into(), &slot, to) {
@@ -132,13 +206,13 @@ fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<bool, Obje
     }
     // After a failed fence the slots are lost until the next open.
     if moving.is_empty() || file.fence().is_err() {
-        return Ok(false);
+        return Ok(0);
     }
     let mut by_object: BTreeMap<u64, Vec<Moving>> = BTreeMap::new();
     for chunk in moving {
         by_object.entry(chunk.control.object.number).or_default().push(chunk);
     }
-    let (mut has_moved, mut failed) = (false, None);
+    let (mut moved, mut failed) = (0, None);
     for chunks in by_object.values_mut() {
         if failed.is_some() {
             chunks.iter().for_each(|chunk| file.give_back(chunk.to));
@@ -147,14 +221,32 @@ fn move_down<P: Pmem>(shared: &Shared<P>, holds: Holds<'_>) -> Result<bool, Obje
         // In their order, so that those of one leaf are adjacent.
         chunks.sort_unstable_by_key(|chunk| chunk.index);
         match publish(shared, chunks, holds) {
-            Ok(moved) => has_moved |= moved,
+            Ok(has_moved) => moved += if has_moved { chunks.len() } else { 0 },
             Err(error) => failed = Some(error),
         }
     }
-    if has_moved {
-        migration.note_move();
+    failed.map_or(Ok(moved), Err)
+}
+
+/// The least used of some chunks from the cursor on, first those that are used least.
+fn least_used<P: Pmem>(shared: &Shared<P>, cursor: &mut u64) -> Vec<(Slot, Owner)> {
+    let mut found = Vec::new();
+    let mut unused = 0;
+    for slot in slots_from(shared, *cursor) {
+        *cursor = slot.offset();
+        let Some(owner) = owner_of(shared, &slot) else { continue };
+        let count = shared.placement.as_ref().map_or(0, |placement| count_of(shared, placement, &owner));
+        if count == u32::MAX {
+            continue;
+        }
+        unused += usize::from(count == 0);
+        found.push((count, slot, owner));
+        if found.len() == BATCH_CANDIDATES || unused == BATCH_CANDIDATES / 2 {
+            break;
+        }
     }
-    failed.map_or(Ok(has_moved), Err)
+    found.sort_by_key(|(count, ..)| *count);
+    found.into_iter().map(|(_, slot, owner)| (slot, owner)).collect()
 }
 
 /// All slots, from the one behind the cursor on, and around.
@@ -189,7 +281,7 @@ fn control_of<P: Pmem>(
     }
     let _names = match holds {
         Holds::Names => None,
-        Holds::Nothing | Holds::Object(_) => match shared.try_lock_names() {
+        Holds::Nothing | Holds::Objects(_) => match shared.try_lock_names() {
             Ok(names) => Some(names),
             Err(TryLockError::Poisoned(names)) => Some(names.into_inner()),
             Err(TryLockError::WouldBlock) => return None,
@@ -216,10 +308,10 @@ fn copy<P: Pmem>(
 ) -> Result<Option<(u64, u32)>, ObjectError> {
     let Some(version) = control.version() else { return Ok(None) };
     let is_home = |home: Home| matches!(home, Home::Slot(slot) if slot.offset() == from.offset());
-    if index >= control.chunks() || !load::home(shared, control, index).is_ok_and(is_home) {
+    if index >= control.chunk_count() || !chunk::home(shared, control, index).is_ok_and(is_home) {
         return Ok(None);
     }
-    let Ok(contents) = load::whole_chunk(shared, control, index) else { return Ok(None) };
+    let Ok(contents) = chunk::contents(shared, control, index) else { return Ok(None) };
     let crc = shared.volume.file().store(to, &contents)?;
     Ok(control.is_still(version).then_some((version, crc)))
 }
@@ -229,9 +321,9 @@ fn publish<P: Pmem>(shared: &Shared<P>, chunks: &[Moving], holds: Holds<'_>) -> 
     let (volume, file) = (&shared.volume, shared.volume.file());
     let control = &chunks[0].control;
     let taken;
-    let locked = match holds {
-        Holds::Object(own) if own.is_of(control) => Some(own),
-        _ => {
+    let locked = match holds.lock_of(control) {
+        Some(own) => Some(own),
+        None => {
             taken = control.try_lock();
             taken.as_ref()
         }
@@ -247,20 +339,22 @@ fn publish<P: Pmem>(shared: &Shared<P>, chunks: &[Moving], holds: Holds<'_>) -> 
         slots.free(chunk.from.clone());
         slots.adopt_in_file(chunk.to);
     }
-    let table = Table::of(volume, object, control.chunks())?;
+    let table = Table::of(volume, object)?;
     volume.heap().check_not_poisoned()?;
     let changing = locked.begin();
     let moved = volume.transaction(|change| {
         slots.write(change)?;
         for chunk in chunks {
             let entry = Entry::in_file(volume.seed, object.number, chunk.index, chunk.to, chunk.crc);
-            table.write(change, object, control.chunks(), chunk.index, &[entry])?;
+            table.write(change, object, &[(chunk.index, entry)])?;
         }
         Ok(())
     });
     match moved {
         Ok(()) => {
-            chunks.iter().for_each(|chunk| changing.set_place(chunk.index, Place::InFile(chunk.to)));
+            for chunk in chunks {
+                chunk::set_home(shared, &changing, chunk.index, Place::InFile(chunk.to));
+            }
             changing.end();
             slots.complete();
             Ok(true)
