@@ -36,6 +36,15 @@ pub struct Done {
     pub count: f64,
 }
 
+/// The latencies of a run's requests in microseconds. Those of fio's histogram have an error of up to 1.6 %.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Latency {
+    /// The median.
+    pub median_us: f64,
+    /// Of 99 % of the requests at most this.
+    pub p99_us: f64,
+}
+
 impl Access {
     const fn name(self) -> &'static str {
         match self {
@@ -83,15 +92,26 @@ impl Job {
         ]
     }
 
+    /// The latencies in fio's output.
+    ///
+    /// # Errors
+    /// As [`Job::done`].
+    pub fn latency(self, output: &str) -> Result<Latency> {
+        self.done(output)?;
+        let percentiles = &json(output)?["jobs"][0][self.access.name()]["clat_ns"]["percentile"];
+        let percentile = |name: &str| {
+            let ns = percentiles[name].as_f64();
+            ns.map(|ns| ns / 1e3).ok_or_else(|| miette!("{self}: fio has no percentile {name}"))
+        };
+        Ok(Latency { median_us: percentile("50.000000")?, p99_us: percentile("99.000000")? })
+    }
+
     /// Parses fio's output.
     ///
     /// # Errors
     /// If the output is not JSON, reports an error, or has a rate of zero.
     pub fn done(self, output: &str) -> Result<Done> {
-        // Warnings may precede the JSON.
-        let json = output.find('{').map_or("", |start| &output[start..]);
-        let json: Value =
-            serde_json::from_str(json).into_diagnostic().wrap_err_with(|| format!("fio wrote {output:?}"))?;
+        let json = json(output)?;
         let job = &json["jobs"][0];
         let done = &job[self.access.name()];
         let (rate, count) = (done["iops"].as_f64(), done["total_ios"].as_f64());
@@ -100,6 +120,12 @@ impl Job {
             (error, ..) => Err(miette!("{self}: fio's error is {error:?}, and its rate {rate:?}")),
         }
     }
+}
+
+fn json(output: &str) -> Result<Value> {
+    // Warnings may precede the JSON.
+    let json = output.find('{').map_or("", |start| &output[start..]);
+    serde_json::from_str(json).into_diagnostic().wrap_err_with(|| format!("fio wrote {output:?}"))
 }
 
 /// Arguments to write every byte of a device once, so that all its pages exist.
@@ -127,6 +153,15 @@ mod tests {
                        "write": {"iops": 12.5, "total_ios": 25}}]}"#;
         assert_eq!(JOB.done(output).unwrap(), Done { iops: 12.5, count: 25.0 });
         assert!(Job { access: Access::Read, ..JOB }.done(output).is_err(), "nothing was read");
+    }
+
+    #[test]
+    fn latencies_are_in_microseconds() {
+        let output = r#"{"jobs": [{"error": 0, "write": {"iops": 12.5, "total_ios": 25,
+            "clat_ns": {"percentile": {"50.000000": 16064, "99.000000": 20500}}}}]}"#;
+        assert_eq!(JOB.latency(output).unwrap(), Latency { median_us: 16.064, p99_us: 20.5 });
+        assert!(JOB.latency(&output.replace("16064", "null")).is_err());
+        assert!(JOB.latency(&output.replace("12.5", "0")).is_err(), "nothing was written");
     }
 
     #[test]

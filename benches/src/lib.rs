@@ -26,6 +26,7 @@
 
 pub mod fio;
 pub mod lackey;
+pub mod nvm;
 pub mod plan;
 
 mod cli;

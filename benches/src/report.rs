@@ -88,6 +88,7 @@ pub struct Report {
     data: Map<String, Value>,
     rows: Vec<Row>,
     charts: Vec<(String, String)>,
+    page: Option<String>,
 }
 
 impl Report {
@@ -101,6 +102,7 @@ impl Report {
             data: Map::new(),
             rows: Vec::new(),
             charts: Vec::new(),
+            page: None,
         }
     }
 
@@ -117,6 +119,11 @@ impl Report {
     /// Adds a chart, saved as `BENCH-NAME.svg`.
     pub fn chart(&mut self, name: impl Into<String>, plot: &Plot) {
         self.charts.push((name.into(), plot.to_svg()));
+    }
+
+    /// The report as HTML, saved as `BENCH.html`.
+    pub fn page(&mut self, html: String) {
+        self.page = Some(html);
     }
 
     /// Adds a comparison: the operation, the rival, the unit of throughput, the measured pairs, and the least ratio that meets the goal, if
@@ -201,6 +208,9 @@ impl Report {
         fs::write(&json, serde_json::to_string_pretty(&self.to_json())? + "\n")?;
         let bars: Vec<_> = self.rows.iter().map(|row| (row.label(), row.ratio(), row.goal)).collect();
         fs::write(json.with_extension("svg"), plot::bars(self.name, &bars))?;
+        if let Some(page) = &self.page {
+            fs::write(json.with_extension("html"), page)?;
+        }
         for (name, svg) in &self.charts {
             fs::write(directory.join(format!("{}-{name}.svg", self.name)), svg)?;
         }
@@ -291,6 +301,7 @@ mod tests {
         report.fact("instructions", "clwb+nt64");
         report.data("points", vec![1, 2]);
         let labels = ["x", "y"].map(str::to_owned);
+        report.page("<!doctype html>".into());
         report.chart("points", &Plot { title: "points".into(), labels, ..Plot::default() });
         let table = report.table();
         assert!(!table.contains("points"), "{table}");
@@ -307,6 +318,7 @@ mod tests {
         assert_eq!(json["rows"][0]["pairs"].as_array().unwrap().len(), 3);
         assert_eq!(json["facts"]["instructions"], "clwb+nt64");
         assert_eq!(json["data"]["points"][1], 2);
+        assert_eq!(fs::read_to_string(path.with_extension("html")).unwrap(), "<!doctype html>");
         for name in ["unit-test-points.svg", "unit-test.svg"] {
             assert!(fs::read_to_string(path.with_file_name(name)).unwrap().starts_with("<svg"), "{name}");
         }

@@ -51,6 +51,8 @@ enum Name {
     Pmbd,
     /// Emulated memories: their accuracy, and what they do to the clients of a block device.
     Emulate,
+    /// Slow and fast memories in whole systems, after the figures of Caulfield et al.; as root.
+    Nvm,
 }
 
 impl Name {
@@ -67,6 +69,7 @@ impl Name {
             Self::Objects => "objects",
             Self::Pmbd => "pmbd",
             Self::Emulate => "emulate",
+            Self::Nvm => "nvm",
         }
     }
 
@@ -81,7 +84,8 @@ impl Name {
             | Self::Fs
             | Self::Objects
             | Self::Pmbd
-            | Self::Emulate => "",
+            | Self::Emulate
+            | Self::Nvm => "",
         }
     }
 }

@@ -1,0 +1,26 @@
+//! File systems on block devices.
+
+use crate::supervisor::mount_point;
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
+use pm_bench::nvm::figures::Layer;
+use pm_bench::nvm::journal::{Journal, Left};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use xtask::process;
+
+/// Makes a file system on a device, and mounts it. The journal unmounts it.
+pub(crate) fn mount(journal: &mut Journal, layer: Layer, device: &Path) -> Result<PathBuf> {
+    let mut make = match layer {
+        Layer::Raw => bail!("a device without a file system cannot be mounted"),
+        Layer::Xfs => Command::new("mkfs.xfs"),
+        Layer::Ext4 => Command::new("mkfs.ext4"),
+    };
+    let force = if layer == Layer::Xfs { "-f" } else { "-F" };
+    process::output(make.args(["-q", force]).arg(device))?;
+    let at = mount_point(&layer.to_string());
+    journal.add(Left::Mount(at.clone())).into_diagnostic()?;
+    fs::create_dir_all(&at).into_diagnostic().wrap_err_with(|| at.display().to_string())?;
+    process::output(Command::new("mount").arg(device).arg(&at))?;
+    Ok(at)
+}

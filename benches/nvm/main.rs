@@ -1,0 +1,65 @@
+//! What slow and fast memories do to whole systems: the figures of Caulfield et al., "Understanding the Impact of Emerging Non-Volatile
+//! Memories on High-Performance, IO-Intensive Computing" (SC 2010), on emulated technologies.
+//!
+//! The process that is started only supervises: it starts itself once more as the worker, and takes down what the worker has set up, however that ends.
+
+mod bpf;
+mod evaluation;
+mod files;
+mod latency;
+mod supervisor;
+mod zram;
+
+use clap::Parser;
+use miette::{IntoDiagnostic as _, Result, WrapErr as _};
+use pm_bench::Cli;
+use pm_bench::nvm::technology::Technologies;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Figures on emulated memories.
+#[derive(Debug, Parser)]
+#[command(name = "nvm", max_term_width = 100)]
+struct Options {
+    #[command(flatten)]
+    cli: Cli,
+    /// Also evaluate the technologies of this TOML file; its format is that of benches/nvm/technologies.toml.
+    #[arg(long, value_name = "FILE")]
+    technologies: Option<PathBuf>,
+    /// Evaluate only these technologies [default: all].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Take down what a killed run has left, and do nothing else.
+    #[arg(long)]
+    clean: bool,
+    /// Do the work, for the supervisor.
+    #[arg(long, hide = true)]
+    worker: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
+    if options.clean {
+        return supervisor::clean();
+    }
+    // Everything that the user has given is checked before anything is set up.
+    let technologies = technologies(&options)?;
+    if options.worker {
+        return evaluation::run(&options.cli, &technologies, &options.only);
+    }
+    supervisor::run()
+}
+
+fn technologies(options: &Options) -> Result<Technologies> {
+    let mut technologies = Technologies::built_in();
+    if let Some(path) = &options.technologies {
+        let text = std::fs::read_to_string(path).into_diagnostic();
+        let text = text.wrap_err_with(|| path.display().to_string())?;
+        let more = Technologies::parse(&path.display().to_string(), &text).into_diagnostic()?;
+        technologies.extend(more);
+    }
+    for name in &options.only {
+        technologies.get(name).into_diagnostic()?;
+    }
+    Ok(technologies)
+}

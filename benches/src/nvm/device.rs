@@ -1,0 +1,317 @@
+//! A device of a technology: when each request is due. In whatever time the caller counts: the machine's, or simulated.
+//!
+//! [`pm_core::emulation`] delays single accesses of the calling thread. A device behind a bus has many requests in flight, which wait for its
+//! channels and its connection.
+
+use super::technology::Technology;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What is asked of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The kind.
+    pub kind: Kind,
+    /// The first byte. Of a flush, zero.
+    pub offset: u64,
+    /// The length. Of a flush, zero.
+    pub bytes: u64,
+}
+
+/// The kinds of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Data from the device.
+    Read,
+    /// Data to the device.
+    Write,
+    /// Makes what was written durable.
+    Flush,
+}
+
+/// The state of a device: until when its parts are occupied. Times are in nanoseconds since any moment.
+#[derive(Clone, Debug)]
+pub struct Device {
+    technology: Technology,
+    /// The end of what each channel does.
+    channels: Vec<u64>,
+    /// The end of what the connection transfers to and from the device.
+    reads_until: u64,
+    writes_until: u64,
+    /// The bytes in the write cache, with the time at which they are stored, in the order of these times.
+    cached: VecDeque<(u64, u64)>,
+    cached_bytes: u64,
+    /// The end of the last request.
+    position: Option<u64>,
+}
+
+impl Device {
+    /// One on which nothing is in flight.
+    #[must_use]
+    pub fn new(technology: &Technology) -> Self {
+        let count = usize::try_from(technology.channels).unwrap_or(usize::MAX);
+        Self {
+            technology: technology.clone(),
+            channels: vec![0; count],
+            reads_until: 0,
+            writes_until: 0,
+            cached: VecDeque::new(),
+            cached_bytes: 0,
+            position: None,
+        }
+    }
+
+    /// Accepts a request at `now`, and returns the time at which it is complete. Times of calls must not descend.
+    pub fn submit(&mut self, now: u64, request: Request) -> u64 {
+        let done = match request.kind {
+            Kind::Read => self.read(now, request),
+            Kind::Write => self.write(now, request),
+            Kind::Flush if self.technology.cache_is_durable => {
+                now.max(self.writes_until) + self.technology.flush_ns
+            }
+            Kind::Flush => now.max(self.stored_by()) + self.technology.flush_ns,
+        };
+        done + self.technology.fixed_ns
+    }
+
+    /// The latency of a single request of a device on which nothing else is in flight, at a random place.
+    #[must_use]
+    pub fn latency_ns(technology: &Technology, kind: Kind, bytes: u64) -> u64 {
+        Self::new(technology).submit(0, Request { kind, offset: 0, bytes })
+    }
+
+    /// The simulated time that `requests` take if `in_flight` of them are always outstanding.
+    pub fn closed_loop(
+        technology: &Technology,
+        in_flight: usize,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> u64 {
+        let mut device = Self::new(technology);
+        let mut due = BinaryHeap::new();
+        let (mut now, mut end) = (0, 0);
+        for request in requests {
+            if due.len() >= in_flight.max(1) {
+                let Reverse(first) = due.pop().unwrap_or(Reverse(now));
+                now = now.max(first);
+            }
+            let done = device.submit(now, request);
+            end = end.max(done);
+            due.push(Reverse(done));
+        }
+        end
+    }
+
+    /// Rows are accessed, then the connection transfers them.
+    fn read(&mut self, now: u64, request: Request) -> u64 {
+        let accessed = self.access(now, request, self.technology.read_ns);
+        let begin = accessed.max(self.reads_until);
+        self.reads_until = begin + self.transfer_ns(request.bytes, self.technology.read_mb_s);
+        self.reads_until
+    }
+
+    /// The connection transfers the data, then rows are accessed. With a write cache the request is complete before that, unless the cache is full.
+    fn write(&mut self, now: u64, request: Request) -> u64 {
+        let begin = now.max(self.writes_until);
+        let transferred = begin + self.transfer_ns(request.bytes, self.technology.write_mb_s);
+        self.writes_until = transferred;
+        if self.technology.write_cache_bytes < request.bytes.max(1) {
+            return self.access(transferred, request, self.technology.write_ns);
+        }
+        let room = self.wait_for_room(transferred, request.bytes);
+        let stored = self.access(room, request, self.technology.write_ns);
+        let place = self.cached.partition_point(|(earlier, _)| *earlier <= stored);
+        self.cached.insert(place, (stored, request.bytes));
+        self.cached_bytes += request.bytes;
+        room
+    }
+
+    /// The time, from `from` on, at which the write cache has room.
+    fn wait_for_room(&mut self, from: u64, bytes: u64) -> u64 {
+        let mut time = from;
+        while let Some(&(stored, len)) = self.cached.front() {
+            let is_full = self.cached_bytes + bytes > self.technology.write_cache_bytes;
+            if stored > time && !is_full {
+                break;
+            }
+            time = time.max(stored);
+            self.cached_bytes -= len;
+            self.cached.pop_front();
+        }
+        time
+    }
+
+    /// Distributes a request over the channels, each piece to the one that is free next. Returns the end of the last.
+    fn access(&mut self, from: u64, request: Request, row_ns: u64) -> u64 {
+        let Technology { row_bytes, overlap, stripe_bytes, seek_ns, rotation_ns, .. } = self.technology;
+        let end_offset = request.offset.saturating_add(request.bytes);
+        let follows = self.position == Some(request.offset);
+        self.position = Some(end_offset);
+        let mut moved = vec![follows || seek_ns + rotation_ns == 0; self.channels.len()];
+        let (mut offset, mut end) = (request.offset, from);
+        while offset < end_offset {
+            let piece_end = match stripe_bytes {
+                Some(stripe) => (offset / stripe).saturating_add(1).saturating_mul(stripe).min(end_offset),
+                None => end_offset,
+            };
+            let rows = piece_end.div_ceil(row_bytes) - offset / row_bytes;
+            let channel = self.next_free();
+            let positioning = if moved[channel] { 0 } else { seek_ns + rotation_ns / 2 };
+            moved[channel] = true;
+            let accesses = rows.div_ceil(overlap).saturating_mul(row_ns);
+            let done = self.channels[channel].max(from).saturating_add(positioning).saturating_add(accesses);
+            self.channels[channel] = done;
+            end = end.max(done);
+            offset = piece_end;
+        }
+        end
+    }
+
+    fn next_free(&self) -> usize {
+        let channels = self.channels.iter().enumerate();
+        channels.min_by_key(|(_, until)| **until).map_or(0, |(channel, _)| channel)
+    }
+
+    /// The time at which everything accepted so far is stored.
+    fn stored_by(&self) -> u64 {
+        self.channels.iter().copied().max().unwrap_or(0).max(self.writes_until)
+    }
+
+    fn transfer_ns(&self, bytes: u64, mb_s: u64) -> u64 {
+        let ns = u128::from(bytes) * 1000 / u128::from(mb_s);
+        self.technology.request_ns + u64::try_from(ns).unwrap_or(u64::MAX / 4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::technology::{Attachment, MovedBy};
+    use super::*;
+
+    /// Without cost besides the rows'.
+    fn plain() -> Technology {
+        Technology {
+            name: "plain".into(),
+            source: "a test".into(),
+            attachment: Attachment::Pcie,
+            moved_by: MovedBy::Dma,
+            read_ns: 10_000,
+            write_ns: 40_000,
+            flush_ns: 7000,
+            row_bytes: 8192,
+            overlap: 1,
+            channels: 8,
+            stripe_bytes: None,
+            read_mb_s: u64::MAX,
+            write_mb_s: u64::MAX,
+            request_ns: 0,
+            fixed_ns: 0,
+            write_cache_bytes: 0,
+            cache_is_durable: false,
+            seek_ns: 0,
+            rotation_ns: 0,
+        }
+    }
+
+    fn request(kind: Kind, page: u64) -> Request {
+        Request { kind, offset: page * 4096, bytes: 4096 }
+    }
+
+    const FLUSH: Request = Request { kind: Kind::Flush, offset: 0, bytes: 0 };
+
+    #[test]
+    fn sixteen_requests_on_eight_channels_reach_eight_a_latency() {
+        let random = |at: u64| request(Kind::Read, at * 7919 % 1000);
+        for (in_flight, expected) in [(1, 1.0), (4, 4.0), (8, 8.0), (16, 8.0)] {
+            let took = Device::closed_loop(&plain(), in_flight, (0..8000).map(random));
+            let reached = 8000.0 * 10_000.0 / took as f64;
+            assert!((reached / expected - 1.0).abs() < 0.01, "{in_flight}: {reached}");
+        }
+    }
+
+    #[test]
+    fn latency_is_once_a_row_and_lines_overlap() {
+        let haste = plain();
+        assert_eq!(Device::latency_ns(&haste, Kind::Read, 4096), 10_000);
+        assert_eq!(Device::latency_ns(&haste, Kind::Read, 8192), 10_000);
+        assert_eq!(Device::latency_ns(&haste, Kind::Read, 8193), 20_000);
+        let lines = Technology { row_bytes: 64, overlap: 4, ..plain() };
+        assert_eq!(Device::latency_ns(&lines.with_latency(800), Kind::Read, 4096), 64 * 800 / 4);
+        // Bytes of two rows are two accesses.
+        let across = Request { kind: Kind::Read, offset: 8000, bytes: 400 };
+        assert_eq!(Device::new(&haste).submit(0, across), 20_000);
+    }
+
+    #[test]
+    fn connection_is_shared_and_fixed_cost_is_not() {
+        let technology = Technology { read_mb_s: 1000, request_ns: 904, fixed_ns: 50_000, ..plain() };
+        assert_eq!(Device::latency_ns(&technology, Kind::Read, 4096), 10_000 + 4096 + 904 + 50_000);
+        let mut device = Device::new(&technology);
+        let first = device.submit(0, request(Kind::Read, 0));
+        // On another channel, but after the first on the connection.
+        assert_eq!(device.submit(0, request(Kind::Read, 5)), first + 5000);
+        // The other direction is free.
+        assert_eq!(device.submit(0, request(Kind::Write, 9)), 904 + 40_000 + 50_000);
+    }
+
+    #[test]
+    fn flush_is_after_all_that_was_accepted() {
+        let mut device = Device::new(&plain());
+        assert_eq!(device.submit(0, FLUSH), 7000);
+        assert_eq!(device.submit(100, request(Kind::Write, 1)), 40_100);
+        assert_eq!(device.submit(200, FLUSH), 47_100);
+        assert_eq!(device.submit(90_000, FLUSH), 97_000);
+    }
+
+    #[test]
+    fn cached_write_is_complete_before_it_is_stored_and_flush_waits() {
+        let cached = Technology { write_cache_bytes: 8192, channels: 1, write_mb_s: 4096, ..plain() };
+        let mut device = Device::new(&cached);
+        assert_eq!(device.submit(0, request(Kind::Write, 1)), 1000);
+        assert_eq!(device.submit(1000, request(Kind::Write, 5)), 2000);
+        // The cache is full until the first write is stored, at 41,000.
+        assert_eq!(device.submit(2000, request(Kind::Write, 9)), 41_000);
+        assert_eq!(device.submit(50_000, FLUSH), 41_000 + 2 * 40_000 + 7000);
+        let mut durable = Device::new(&Technology { cache_is_durable: true, ..cached.clone() });
+        durable.submit(0, request(Kind::Write, 1));
+        assert_eq!(durable.submit(1000, FLUSH), 8000);
+        // More than the cache holds is written through.
+        let long = Request { kind: Kind::Write, offset: 0, bytes: 16_384 };
+        assert_eq!(Device::new(&cached).submit(0, long), 4000 + 2 * 40_000);
+    }
+
+    #[test]
+    fn long_requests_are_striped() {
+        let striped = Technology { stripe_bytes: Some(8192), ..plain() };
+        assert_eq!(Device::latency_ns(&striped, Kind::Read, 8 * 8192), 10_000);
+        assert_eq!(Device::latency_ns(&striped, Kind::Read, 9 * 8192), 20_000);
+        assert_eq!(Device::latency_ns(&plain(), Kind::Read, 9 * 8192), 90_000);
+    }
+
+    #[test]
+    fn heads_move_unless_a_request_follows_the_last() {
+        let disk = Technology {
+            read_ns: 0,
+            write_ns: 0,
+            flush_ns: 0,
+            seek_ns: 3_000_000,
+            rotation_ns: 8_000_000,
+            channels: 1,
+            read_mb_s: 100,
+            ..plain()
+        };
+        let mut device = Device::new(&disk);
+        let first = device.submit(0, request(Kind::Read, 3));
+        assert_eq!(first, 7_000_000 + 40_960);
+        assert_eq!(device.submit(first, request(Kind::Read, 4)), first + 40_960);
+        let later = 100_000_000;
+        assert_eq!(device.submit(later, request(Kind::Read, 4)), later + 7_040_960);
+    }
+
+    #[test]
+    fn extreme_requests_do_not_overflow() {
+        let disk = Technology { stripe_bytes: Some(u64::MAX), row_bytes: 1, ..plain() };
+        let mut device = Device::new(&disk);
+        device.submit(0, Request { kind: Kind::Read, offset: u64::MAX - 5, bytes: 4096 });
+        device.submit(1, Request { kind: Kind::Write, offset: 0, bytes: 0 });
+    }
+}

@@ -1,0 +1,145 @@
+//! The cells of each figure, so that what runs and what the documents name is one list.
+
+use super::device::{Device, Kind};
+use super::technology::{Attachment, Technologies, Technology, TechnologyError};
+use std::fmt;
+
+/// The latencies of Figs 6 and 7 in nanoseconds: on the memory bus up to 1600.
+const SWEEP: [u64; 12] = [25, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 51_200];
+const LONGEST_ON_MEMORY_BUS: u64 = 1600;
+
+/// The length of the paper's random accesses.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// What is between the program and the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// Nothing.
+    Raw,
+    /// A file on XFS.
+    Xfs,
+    /// A file on ext4.
+    Ext4,
+}
+
+/// The latency of single random accesses of 4 KiB.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatencyCell {
+    /// The cell's name.
+    pub name: String,
+    /// The device.
+    pub technology: Technology,
+    /// What is above it.
+    pub layer: Layer,
+    /// The direction.
+    pub kind: Kind,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Raw => "raw",
+            Self::Xfs => "xfs",
+            Self::Ext4 => "ext4",
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+        })
+    }
+}
+
+impl LatencyCell {
+    /// What the model says, in nanoseconds.
+    #[must_use]
+    pub fn asked_ns(&self) -> u64 {
+        Device::latency_ns(&self.technology, self.kind, PAGE_BYTES)
+    }
+}
+
+/// The cells of Figs 5 and 6.
+pub fn latency_cells(technologies: &Technologies) -> Result<Vec<LatencyCell>, TechnologyError> {
+    let mut cells = Vec::new();
+    for technology in technologies.iter() {
+        for layer in [Layer::Raw, Layer::Xfs, Layer::Ext4] {
+            for kind in [Kind::Read, Kind::Write] {
+                let name = format!("fig5/{}/{layer}/{kind}", technology.name);
+                cells.push(LatencyCell { name, technology: technology.clone(), layer, kind });
+            }
+        }
+    }
+    for (bus, technology) in swept(technologies)? {
+        for kind in [Kind::Read, Kind::Write] {
+            let name = format!("fig6/{bus}/{}/{kind}", technology.read_ns);
+            cells.push(LatencyCell { name, technology: technology.clone(), layer: Layer::Raw, kind });
+        }
+    }
+    Ok(cells)
+}
+
+/// The technologies of Figs 6 and 7: the paper's two attachments, each with all latencies.
+fn swept(technologies: &Technologies) -> Result<Vec<(&'static str, Technology)>, TechnologyError> {
+    let mut swept = Vec::new();
+    for (bus, name) in [("memory-bus", "ddr-dram"), ("pcie", "haste-dram")] {
+        let technology = technologies.get(name)?;
+        let is_in_memory = matches!(technology.attachment, Attachment::MemoryBus | Attachment::Cxl);
+        let longest = if is_in_memory { LONGEST_ON_MEMORY_BUS } else { u64::MAX };
+        swept.extend(SWEEP.iter().filter(|ns| **ns <= longest).map(|ns| (bus, technology.with_latency(*ns))));
+    }
+    Ok(swept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::crossing;
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_every_technology_is_measured() {
+        let technologies = Technologies::built_in();
+        let cells = latency_cells(&technologies).unwrap();
+        let names: HashSet<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(names.len(), cells.len());
+        assert_eq!(cells.len(), technologies.iter().count() * 6 + (7 + 12) * 2);
+        for name in ["fig5/ddr-pcm/xfs/write", "fig6/memory-bus/1600/read", "fig6/pcie/51200/write"] {
+            assert!(names.contains(name), "{name}");
+        }
+        assert!(!names.contains("fig6/memory-bus/3200/read"));
+    }
+
+    #[test]
+    fn models_have_the_paper_s_latencies() {
+        let technologies = Technologies::built_in();
+        for (name, kind, us) in [
+            ("ddr-dram", Kind::Read, 3.0),
+            ("ddr-dram", Kind::Write, 3.0),
+            ("haste-dram", Kind::Read, 16.0),
+            ("haste-pcm", Kind::Write, 16.0),
+            ("fusion-io", Kind::Read, 26.0),
+            ("x25e-raid", Kind::Read, 75.0),
+            ("disk-raid", Kind::Read, 7250.0),
+        ] {
+            let technology = technologies.get(name).unwrap();
+            let model = Device::latency_ns(technology, kind, PAGE_BYTES) as f64 / 1e3;
+            assert!((model / us - 1.0).abs() < 0.03, "{name}: {model} us, {us} us in the paper");
+        }
+    }
+
+    #[test]
+    fn memory_bus_crosses_pcie_where_the_paper_says() {
+        let cells = latency_cells(&Technologies::built_in()).unwrap();
+        let curve = |bus: &str| -> Vec<(f64, f64)> {
+            let reads = cells.iter().filter(|cell| cell.name.starts_with(bus) && cell.kind == Kind::Read);
+            reads.map(|cell| (cell.technology.read_ns as f64, cell.asked_ns() as f64)).collect()
+        };
+        let at = crossing(&curve("fig6/memory-bus"), &curve("fig6/pcie")).unwrap();
+        assert!((at / 800.0 - 1.0).abs() < 0.25, "{at} ns; in the paper 800 ns");
+    }
+}

@@ -1,0 +1,10 @@
+//! What slow and fast memories do to whole systems: technologies, devices of them, and the paper's numbers beside ours.
+
+pub mod btf;
+pub mod cell;
+pub mod device;
+pub mod figures;
+pub mod journal;
+pub mod page;
+pub mod spin;
+pub mod technology;
