@@ -1,5 +1,6 @@
 //! The figures, one after the other, and the report.
 
+use crate::bandwidth;
 use crate::latency::{self, Runs};
 use crate::supervisor;
 use miette::{IntoDiagnostic as _, Result};
@@ -7,7 +8,7 @@ use pm_bench::nvm::cell::{Cell, Point, Spread, crossing};
 use pm_bench::nvm::figures::{self, LatencyCell};
 use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::page;
-use pm_bench::nvm::technology::Technologies;
+use pm_bench::nvm::technology::{Technologies, Technology};
 use pm_bench::{Cli, Plot, Report, Series};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,17 +28,20 @@ pub(crate) fn run(cli: &Cli, technologies: &Technologies, only: &[String]) -> Re
     };
     report.fact("runs of a cell", runs.count);
     report.fact("time of a run", format!("{:?}", runs.time));
-    let is_chosen = |cell: &LatencyCell| {
-        only.is_empty() || cell.name.starts_with("fig5/") && only.contains(&cell.technology.name)
+    let is_chosen = |name: &str, technology: &Technology| {
+        let is_sweep = name.starts_with("fig6/") || name.starts_with("fig7/");
+        only.is_empty() || !is_sweep && only.contains(&technology.name)
     };
     let mut cells = figures::latency_cells(technologies).into_diagnostic()?;
-    cells.retain(is_chosen);
+    cells.retain(|cell| is_chosen(&cell.name, &cell.technology));
+    let mut rates = figures::bandwidth_cells(technologies).into_diagnostic()?;
+    rates.retain(|cell| is_chosen(&cell.name, &cell.technology));
     let mut points = latencies(&mut journal, &cells, runs, &mut report)?;
-    points.sort_by_key(|point| point.name.split('/').next().map(str::to_owned));
+    points.extend(bandwidth::measure(&rates, runs, &mut report)?);
     points.extend(added_by_file_systems(&points));
     points.extend(crossings(&points));
     points.sort_by_key(|point| point.name.split('/').next().map(str::to_owned));
-    let charts = [("fig6", latency_chart(&points))];
+    let charts = [("fig6", latency_chart(&points)), ("fig7", bandwidth_chart(&points))];
     for (name, chart) in &charts {
         report.chart(*name, chart);
     }
@@ -103,8 +107,8 @@ fn added_by_file_systems(points: &[Point]) -> Vec<Point> {
 /// The latency at which the memory bus takes longer than PCI Express.
 fn crossings(points: &[Point]) -> Vec<Point> {
     let crossing_of = |kind: &str| {
-        let curves = BUSES.map(|bus| curve(points, bus, kind, Point::median));
-        let asked = BUSES.map(|bus| curve(points, bus, kind, |point| point.asked));
+        let curves = BUSES.map(|bus| curve(points, "fig6", bus, kind, Point::median));
+        let asked = BUSES.map(|bus| curve(points, "fig6", bus, kind, |point| point.asked));
         let at = crossing(&curves[0], &curves[1]);
         let none = || Cell::Not("the curves do not cross".into());
         (!curves[0].is_empty()).then(|| Point {
@@ -119,26 +123,40 @@ fn crossings(points: &[Point]) -> Vec<Point> {
     ["read", "write"].into_iter().filter_map(crossing_of).collect()
 }
 
-/// The points of one curve of Fig. 6: nanoseconds of the memory, microseconds of a request.
-fn curve(points: &[Point], bus: &str, kind: &str, value: impl Fn(&Point) -> Option<f64>) -> Vec<(f64, f64)> {
+/// The points of one curve of Fig. 6 or 7, over nanoseconds of the memory.
+fn curve(
+    points: &[Point],
+    figure: &str,
+    bus: &str,
+    kind: &str,
+    value: impl Fn(&Point) -> Option<f64>,
+) -> Vec<(f64, f64)> {
     let point = |point: &Point| {
         let parts: Vec<&str> = point.name.split('/').collect();
-        let ["fig6", of, ns, direction] = parts[..] else { return None };
-        (of == bus && direction == kind).then_some(())?;
+        let [name, of, ns, direction] = parts[..] else { return None };
+        (name == figure && of == bus && direction == kind).then_some(())?;
         Some((ns.parse().ok()?, value(point)?))
     };
     points.iter().filter_map(point).collect()
 }
 
 fn latency_chart(points: &[Point]) -> Plot {
+    chart(points, "fig6", "Fig. 6: latency of 4 KiB", "latency of a request, us")
+}
+
+fn bandwidth_chart(points: &[Point]) -> Plot {
+    chart(points, "fig7", "Fig. 7: bandwidth of 16 threads, 4 KiB", "MB/s")
+}
+
+fn chart(points: &[Point], figure: &str, title: &str, unit: &str) -> Plot {
     let curves = BUSES.into_iter().flat_map(|bus| ["read", "write"].map(|kind| (bus, kind)));
     let series = curves.map(|(bus, kind)| Series {
         name: format!("{bus}, {kind}"),
-        points: curve(points, bus, kind, Point::median),
+        points: curve(points, figure, bus, kind, Point::median),
     });
     Plot {
-        title: "Fig. 6: latency of 4 KiB".into(),
-        labels: ["latency of the memory, ns".into(), "latency of a request, us".into()],
+        title: title.into(),
+        labels: ["latency of the memory, ns".into(), unit.into()],
         logarithmic: [true, true],
         series: series.collect(),
     }

@@ -3,6 +3,7 @@
 //!
 //! The process that is started only supervises: it starts itself once more as the worker, and takes down what the worker has set up, however that ends.
 
+mod bandwidth;
 mod bpf;
 mod evaluation;
 mod files;

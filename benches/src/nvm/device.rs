@@ -35,9 +35,8 @@ pub struct Device {
     technology: Technology,
     /// The end of what each channel does.
     channels: Vec<u64>,
-    /// The end of what the connection transfers to and from the device.
-    reads_until: u64,
-    writes_until: u64,
+    /// The end of what the connection transfers from and to the device. Without two directions, only the first is used.
+    connection: [u64; 2],
     /// The bytes in the write cache, with the time at which they are stored, in the order of these times.
     cached: VecDeque<(u64, u64)>,
     cached_bytes: u64,
@@ -53,8 +52,7 @@ impl Device {
         Self {
             technology: technology.clone(),
             channels: vec![0; count],
-            reads_until: 0,
-            writes_until: 0,
+            connection: [0; 2],
             cached: VecDeque::new(),
             cached_bytes: 0,
             position: None,
@@ -67,7 +65,7 @@ impl Device {
             Kind::Read => self.read(now, request),
             Kind::Write => self.write(now, request),
             Kind::Flush if self.technology.cache_is_durable => {
-                now.max(self.writes_until) + self.technology.flush_ns
+                now.max(self.transferred_by()) + self.technology.flush_ns
             }
             Kind::Flush => now.max(self.stored_by()) + self.technology.flush_ns,
         };
@@ -104,16 +102,13 @@ impl Device {
     /// Rows are accessed, then the connection transfers them.
     fn read(&mut self, now: u64, request: Request) -> u64 {
         let accessed = self.access(now, request, self.technology.read_ns);
-        let begin = accessed.max(self.reads_until);
-        self.reads_until = begin + self.transfer_ns(request.bytes, self.technology.read_mb_s);
-        self.reads_until
+        self.transfer(accessed, 0, request.bytes, self.technology.read_mb_s)
     }
 
     /// The connection transfers the data, then rows are accessed. With a write cache the request is complete before that, unless the cache is full.
     fn write(&mut self, now: u64, request: Request) -> u64 {
-        let begin = now.max(self.writes_until);
-        let transferred = begin + self.transfer_ns(request.bytes, self.technology.write_mb_s);
-        self.writes_until = transferred;
+        let direction = usize::from(self.technology.attachment.has_two_directions());
+        let transferred = self.transfer(now, direction, request.bytes, self.technology.write_mb_s);
         if self.technology.write_cache_bytes < request.bytes.max(1) {
             return self.access(transferred, request, self.technology.write_ns);
         }
@@ -173,12 +168,19 @@ impl Device {
 
     /// The time at which everything accepted so far is stored.
     fn stored_by(&self) -> u64 {
-        self.channels.iter().copied().max().unwrap_or(0).max(self.writes_until)
+        self.channels.iter().copied().max().unwrap_or(0).max(self.transferred_by())
     }
 
-    fn transfer_ns(&self, bytes: u64, mb_s: u64) -> u64 {
-        let ns = u128::from(bytes) * 1000 / u128::from(mb_s);
-        self.technology.request_ns + u64::try_from(ns).unwrap_or(u64::MAX / 4)
+    fn transferred_by(&self) -> u64 {
+        self.connection.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Waits for the connection from `from` on, and returns the end of the transfer.
+    fn transfer(&mut self, from: u64, direction: usize, bytes: u64, mb_s: u64) -> u64 {
+        let ns = u64::try_from(u128::from(bytes) * 1000 / u128::from(mb_s)).unwrap_or(u64::MAX / 4);
+        let until = &mut self.connection[direction];
+        *until = from.max(*until).saturating_add(self.technology.request_ns).saturating_add(ns);
+        *until
     }
 }
 
@@ -251,6 +253,9 @@ mod tests {
         assert_eq!(device.submit(0, request(Kind::Read, 5)), first + 5000);
         // The other direction is free.
         assert_eq!(device.submit(0, request(Kind::Write, 9)), 904 + 40_000 + 50_000);
+        let mut sata = Device::new(&Technology { attachment: Attachment::Sata, ..technology });
+        sata.submit(0, request(Kind::Read, 0));
+        assert_eq!(sata.submit(0, request(Kind::Write, 9)), 15_000 + 904 + 40_000 + 50_000, "one direction");
     }
 
     #[test]

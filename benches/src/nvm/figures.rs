@@ -1,6 +1,7 @@
 //! The cells of each figure, so that what runs and what the documents name is one list.
 
 use super::device::{Device, Kind};
+use super::load::{Direction, Load};
 use super::technology::{Attachment, Technologies, Technology, TechnologyError};
 use std::fmt;
 
@@ -33,6 +34,17 @@ pub struct LatencyCell {
     pub layer: Layer,
     /// The direction.
     pub kind: Kind,
+}
+
+/// The bandwidth of 16 threads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BandwidthCell {
+    /// The cell's name.
+    pub name: String,
+    /// The device.
+    pub technology: Technology,
+    /// What the threads do.
+    pub load: Load,
 }
 
 impl fmt::Display for Layer {
@@ -83,6 +95,28 @@ pub fn latency_cells(technologies: &Technologies) -> Result<Vec<LatencyCell>, Te
     Ok(cells)
 }
 
+/// The cells of Figs 4 and 7.
+pub fn bandwidth_cells(technologies: &Technologies) -> Result<Vec<BandwidthCell>, TechnologyError> {
+    let mut cells = Vec::new();
+    for technology in technologies.iter() {
+        for (bytes, is_sequential) in [(PAGE_BYTES, false), (4 << 20, true)] {
+            for direction in [Direction::Read, Direction::Write, Direction::Mixed] {
+                let load = Load { direction, bytes, is_sequential };
+                let name = format!("fig4/{}/{load}", technology.name);
+                cells.push(BandwidthCell { name, technology: technology.clone(), load });
+            }
+        }
+    }
+    for (bus, technology) in swept(technologies)? {
+        for (direction, kind) in [(Direction::Read, Kind::Read), (Direction::Write, Kind::Write)] {
+            let load = Load { direction, bytes: PAGE_BYTES, is_sequential: false };
+            let name = format!("fig7/{bus}/{}/{kind}", technology.read_ns);
+            cells.push(BandwidthCell { name, technology: technology.clone(), load });
+        }
+    }
+    Ok(cells)
+}
+
 /// The technologies of Figs 6 and 7: the paper's two attachments, each with all latencies.
 fn swept(technologies: &Technologies) -> Result<Vec<(&'static str, Technology)>, TechnologyError> {
     let mut swept = Vec::new();
@@ -112,6 +146,14 @@ mod tests {
             assert!(names.contains(name), "{name}");
         }
         assert!(!names.contains("fig6/memory-bus/3200/read"));
+        let cells = bandwidth_cells(&technologies).unwrap();
+        let names: HashSet<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(names.len(), cells.len());
+        for name in
+            ["fig4/disk-raid/random-4k/mixed", "fig4/ddr-pcm/sequential-4096k/read", "fig7/pcie/25600/read"]
+        {
+            assert!(names.contains(name), "{name}");
+        }
     }
 
     #[test]

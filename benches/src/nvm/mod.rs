@@ -5,6 +5,7 @@ pub mod cell;
 pub mod device;
 pub mod figures;
 pub mod journal;
+pub mod load;
 pub mod page;
 pub mod spin;
 pub mod technology;

@@ -67,6 +67,17 @@ pub enum Attachment {
     Sata,
 }
 
+impl Attachment {
+    /// Whether data moves in both directions at the same time.
+    #[must_use]
+    pub const fn has_two_directions(self) -> bool {
+        match self {
+            Self::Cxl | Self::Pcie => true,
+            Self::MemoryBus | Self::Sata => false,
+        }
+    }
+}
+
 /// What moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
