@@ -1,6 +1,6 @@
 //! Figs 4 and 7: the bandwidth of 16 threads, in this process.
 
-use crate::latency::Runs;
+use crate::client::Runs;
 use miette::Result;
 use pm_bench::nvm::cell::{Cell, Point, Spread};
 use pm_bench::nvm::figures::BandwidthCell;

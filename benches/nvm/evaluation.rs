@@ -1,21 +1,29 @@
 //! The figures, one after the other, and the report.
 
 use crate::bandwidth;
-use crate::latency::{self, Runs};
+use crate::client::Runs;
+use crate::latency;
+use crate::queued;
 use crate::supervisor;
 use miette::{IntoDiagnostic as _, Result};
 use pm_bench::nvm::cell::{Cell, Point, Spread, crossing};
 use pm_bench::nvm::figures::{self, LatencyCell};
 use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::page;
+use pm_bench::nvm::spin::Delays;
 use pm_bench::nvm::technology::{Technologies, Technology};
 use pm_bench::{Cli, Plot, Report, Series};
 use std::process::ExitCode;
 use std::time::Duration;
 use xtask::apt::{self, Need};
 
-const NEEDS: [Need; 3] =
-    [Need::new("fio", "fio"), Need::new("mkfs.xfs", "xfsprogs"), Need::new("mkfs.ext4", "e2fsprogs")];
+const NEEDS: [Need; 5] = [
+    Need::new("fio", "fio"),
+    Need::new("mkfs.xfs", "xfsprogs"),
+    Need::new("mkfs.ext4", "e2fsprogs"),
+    Need::new("losetup", "mount"),
+    Need::new("fusermount3", "fuse3"),
+];
 const BUSES: [&str; 2] = ["memory-bus", "pcie"];
 
 /// Measures everything, and writes the report.
@@ -34,9 +42,16 @@ pub(crate) fn run(cli: &Cli, technologies: &Technologies, only: &[String]) -> Re
     };
     let mut cells = figures::latency_cells(technologies).into_diagnostic()?;
     cells.retain(|cell| is_chosen(&cell.name, &cell.technology));
+    // A thread may not spin in the kernel for so long.
+    let (spinning, latencies) = cells.into_iter().partition(|cell| Delays::can_be(cell.asked_ns()));
+    let mut queued = figures::queued_cells(technologies).into_diagnostic()?;
+    queued.retain(|cell| is_chosen(&cell.name, &cell.technology));
+    let mut flushes = figures::flush_cells(technologies);
+    flushes.retain(|cell| is_chosen(&cell.name, &cell.technology));
+    let behind_fuse = queued::Cells { latencies, queued, flushes };
     let mut rates = figures::bandwidth_cells(technologies).into_diagnostic()?;
     rates.retain(|cell| is_chosen(&cell.name, &cell.technology));
-    let mut points = latencies(&mut journal, &cells, runs, &mut report)?;
+    let mut points = on_block_devices(&mut journal, &spinning, &behind_fuse, runs, &mut report)?;
     points.extend(bandwidth::measure(&rates, runs, &mut report)?);
     points.extend(added_by_file_systems(&points));
     points.extend(crossings(&points));
@@ -50,27 +65,39 @@ pub(crate) fn run(cli: &Cli, technologies: &Technologies, only: &[String]) -> Re
     cli.finish(&report)
 }
 
-fn latencies(
+fn on_block_devices(
     journal: &mut Journal,
-    cells: &[LatencyCell],
+    spinning: &[LatencyCell],
+    behind_fuse: &queued::Cells,
     runs: Runs,
     report: &mut Report,
 ) -> Result<Vec<Point>> {
     if apt::is_root() {
         apt::ensure(&NEEDS)?;
-        return latency::measure(journal, cells, runs, report);
+        let mut points = latency::measure(journal, spinning, runs, report)?;
+        points.extend(queued::measure(journal, behind_fuse, runs, report)?);
+        return Ok(points);
     }
-    let why = "needs root, for zram and eBPF";
-    report.fact("Figs 5 and 6", why);
-    let point = |cell: &LatencyCell| Point {
-        name: cell.name.clone(),
-        path: "zram",
-        unit: "us",
-        asked: Some(cell.asked_ns() as f64 / 1e3),
+    let why = "needs root, for block devices";
+    report.fact("Figs 4 with file systems, 5 and 6", why);
+    let not = |name: &str, path, unit, asked| Point {
+        name: name.to_owned(),
+        path,
+        unit,
+        asked: Some(asked),
         floor: None,
         cell: Cell::Not(why.into()),
     };
-    Ok(cells.iter().map(point).collect())
+    let us = |ns: u64| ns as f64 / 1e3;
+    let spinning = spinning.iter().map(|cell| not(&cell.name, latency::PATH, "us", us(cell.asked_ns())));
+    let slow = behind_fuse.latencies.iter();
+    let slow = slow.map(|cell| not(&cell.name, queued::PATH, "us", us(cell.asked_ns())));
+    let queued = behind_fuse.queued.iter();
+    let queued =
+        queued.map(|cell| not(&cell.name, queued::PATH, "MB/s", cell.load.asked_mb_s(&cell.technology)));
+    let flushes = behind_fuse.flushes.iter();
+    let flushes = flushes.map(|cell| not(&cell.name, queued::PATH, "us", us(cell.asked_ns())));
+    Ok(spinning.chain(slow).chain(queued).chain(flushes).collect())
 }
 
 /// What each file system adds to the latency of each technology, in microseconds and as a part of it.

@@ -1,33 +1,22 @@
 //! Figs 5 and 6: the latency of single random accesses, with and without a file system.
 
+use crate::client::{self, Runs};
 use crate::files;
 use crate::zram::Zram;
 use miette::{IntoDiagnostic as _, Result};
-use pm_bench::fio::{Access, Job};
 use pm_bench::nvm::cell::{Cell, Point, Spread};
 use pm_bench::nvm::device::Kind;
 use pm_bench::nvm::figures::{LatencyCell, Layer};
 use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::spin::{Delay, Delays};
 use pm_bench::{Pair, Report, median};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
-use xtask::process;
 
-const PATH: &str = "zram";
+pub(crate) const PATH: &str = "zram";
 const DEVICE_BYTES: u64 = 1 << 30;
-/// Of what is accessed, and of memory: the contents are random, so they are not compressed.
-const DATA_BYTES: u64 = 256 << 20;
 /// A delivered median within 5 % of what was asked for.
 const GOAL: f64 = 0.95;
-
-/// The number of runs of each cell, and the time of one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Runs {
-    pub(crate) count: usize,
-    pub(crate) time: Duration,
-}
 
 /// The latencies of the path itself in microseconds, the program included.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +34,7 @@ pub(crate) fn measure(
 ) -> Result<Vec<Point>> {
     let mark = journal.entries().len();
     let zram = Zram::add(journal, DEVICE_BYTES)?;
-    fill(&zram.device)?;
+    client::fill(&zram.device)?;
     let mut points = Vec::new();
     for kind in [Kind::Read, Kind::Write] {
         without_delay(&zram.device, &format!("no-delay/raw/{kind}"), kind, runs, &mut points)?;
@@ -62,7 +51,7 @@ pub(crate) fn measure(
             zram.device.clone()
         } else {
             let file = files::mount(journal, layer, &zram.device)?.join("file");
-            fill(&file)?;
+            client::fill(&file)?;
             for kind in [Kind::Read, Kind::Write] {
                 without_delay(&file, &format!("no-delay/{layer}/{kind}"), kind, runs, &mut points)?;
             }
@@ -97,7 +86,7 @@ fn of_layer_measured(
                     write: if cell.kind == Kind::Write { delay } else { Delay::default() },
                     longest_ns: spin_ns.into(),
                 })?;
-                measured[index].push(median_us(target, cell.kind, runs.time)?);
+                measured[index].push(client::latency_us(target, cell.kind, runs.time)?);
                 drop(attached);
             }
         }
@@ -160,7 +149,8 @@ fn floors(zram: &Zram, runs: Runs, points: &mut Vec<Point>) -> Result<Floors> {
 
 /// Measures a target as it is.
 fn without_delay(target: &Path, name: &str, kind: Kind, runs: Runs, points: &mut Vec<Point>) -> Result<f64> {
-    let medians: Result<Vec<f64>> = (0..runs.count).map(|_| median_us(target, kind, runs.time)).collect();
+    let medians: Result<Vec<f64>> =
+        (0..runs.count).map(|_| client::latency_us(target, kind, runs.time)).collect();
     let spread = Spread::of(&medians?);
     points.push(Point {
         name: format!("fig5/{name}"),
@@ -171,23 +161,4 @@ fn without_delay(target: &Path, name: &str, kind: Kind, runs: Runs, points: &mut
         cell: Cell::Measured(spread),
     });
     Ok(spread.median)
-}
-
-fn median_us(target: &Path, kind: Kind, time: Duration) -> Result<f64> {
-    let access = if kind == Kind::Read { Access::Read } else { Access::Write };
-    let job = Job::new(access, 1);
-    let output = process::output(fio(target).args(job.arguments(DATA_BYTES, time)))?;
-    Ok(job.latency(&output)?.median_us)
-}
-
-/// Writes every byte that is accessed later, so that reads find data and writes find blocks.
-fn fill(target: &Path) -> Result<()> {
-    process::output(fio(target).args(pm_bench::fio::fill(DATA_BYTES))).map(drop)
-}
-
-fn fio(target: &Path) -> Command {
-    let mut command = Command::new("fio");
-    let name = PathBuf::from("--filename=").display().to_string() + &target.display().to_string();
-    command.arg(name).args(["--direct=1", "--ioengine=psync", "--refill_buffers"]);
-    command
 }

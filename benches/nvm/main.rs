@@ -5,9 +5,12 @@
 
 mod bandwidth;
 mod bpf;
+mod client;
 mod evaluation;
+mod export;
 mod files;
 mod latency;
+mod queued;
 mod supervisor;
 mod zram;
 

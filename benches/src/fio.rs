@@ -98,12 +98,16 @@ impl Job {
     /// As [`Job::done`].
     pub fn latency(self, output: &str) -> Result<Latency> {
         self.done(output)?;
-        let percentiles = &json(output)?["jobs"][0][self.access.name()]["clat_ns"]["percentile"];
-        let percentile = |name: &str| {
-            let ns = percentiles[name].as_f64();
-            ns.map(|ns| ns / 1e3).ok_or_else(|| miette!("{self}: fio has no percentile {name}"))
-        };
-        Ok(Latency { median_us: percentile("50.000000")?, p99_us: percentile("99.000000")? })
+        percentiles(&json(output)?["jobs"][0][self.access.name()]["clat_ns"])
+    }
+
+    /// The latencies of the flushes in fio's output, of a run with `--fsync=1`.
+    ///
+    /// # Errors
+    /// As [`Job::done`].
+    pub fn flush_latency(self, output: &str) -> Result<Latency> {
+        self.done(output)?;
+        percentiles(&json(output)?["jobs"][0]["sync"]["lat_ns"])
     }
 
     /// Parses fio's output.
@@ -120,6 +124,14 @@ impl Job {
             (error, ..) => Err(miette!("{self}: fio's error is {error:?}, and its rate {rate:?}")),
         }
     }
+}
+
+fn percentiles(latencies: &Value) -> Result<Latency> {
+    let percentile = |name: &str| {
+        let ns = latencies["percentile"][name].as_f64();
+        ns.map(|ns| ns / 1e3).ok_or_else(|| miette!("fio has no percentile {name} in {latencies}"))
+    };
+    Ok(Latency { median_us: percentile("50.000000")?, p99_us: percentile("99.000000")? })
 }
 
 fn json(output: &str) -> Result<Value> {
@@ -160,6 +172,10 @@ mod tests {
         let output = r#"{"jobs": [{"error": 0, "write": {"iops": 12.5, "total_ios": 25,
             "clat_ns": {"percentile": {"50.000000": 16064, "99.000000": 20500}}}}]}"#;
         assert_eq!(JOB.latency(output).unwrap(), Latency { median_us: 16.064, p99_us: 20.5 });
+        let flushes = output.replace("\"write\"", "\"write\": {\"iops\": 1, \"total_ios\": 1}, \"sync\"");
+        let flushes = flushes.replace("clat_ns", "lat_ns");
+        assert_eq!(JOB.flush_latency(&flushes).unwrap(), Latency { median_us: 16.064, p99_us: 20.5 });
+        assert!(JOB.flush_latency(output).is_err(), "nothing was flushed");
         assert!(JOB.latency(&output.replace("16064", "null")).is_err());
         assert!(JOB.latency(&output.replace("12.5", "0")).is_err(), "nothing was written");
     }

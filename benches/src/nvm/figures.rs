@@ -1,8 +1,8 @@
 //! The cells of each figure, so that what runs and what the documents name is one list.
 
-use super::device::{Device, Kind};
+use super::device::{Device, Kind, Request};
 use super::load::{Direction, Load};
-use super::technology::{Attachment, Technologies, Technology, TechnologyError};
+use super::technology::{Attachment, MovedBy, Technologies, Technology, TechnologyError};
 use std::fmt;
 
 /// The latencies of Figs 6 and 7 in nanoseconds: on the memory bus up to 1600.
@@ -45,6 +45,38 @@ pub struct BandwidthCell {
     pub technology: Technology,
     /// What the threads do.
     pub load: Load,
+}
+
+/// The bandwidth of 16 random accesses of 4 KiB in flight on a block device or a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueuedCell {
+    /// The cell's name.
+    pub name: String,
+    /// The device.
+    pub technology: Technology,
+    /// What is above it.
+    pub layer: Layer,
+    /// The direction.
+    pub load: Load,
+}
+
+/// The latency of a flush after a write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlushCell {
+    /// The cell's name.
+    pub name: String,
+    /// The device.
+    pub technology: Technology,
+}
+
+impl FlushCell {
+    /// What the model says, in nanoseconds: the flush follows the end of a write of 4 KiB.
+    #[must_use]
+    pub fn asked_ns(&self) -> u64 {
+        let mut device = Device::new(&self.technology);
+        let written = device.submit(0, Request { kind: Kind::Write, offset: 0, bytes: PAGE_BYTES });
+        device.submit(written, Request { kind: Kind::Flush, offset: 0, bytes: 0 }) - written
+    }
 }
 
 impl fmt::Display for Layer {
@@ -107,6 +139,11 @@ pub fn bandwidth_cells(technologies: &Technologies) -> Result<Vec<BandwidthCell>
             }
         }
     }
+    for technology in eight_channels(technologies)? {
+        let name = format!("channels/in-process/{}", technology.read_ns);
+        let load = Load { direction: Direction::Read, bytes: PAGE_BYTES, is_sequential: false };
+        cells.push(BandwidthCell { name, technology, load });
+    }
     for (bus, technology) in swept(technologies)? {
         for (direction, kind) in [(Direction::Read, Kind::Read), (Direction::Write, Kind::Write)] {
             let load = Load { direction, bytes: PAGE_BYTES, is_sequential: false };
@@ -115,6 +152,44 @@ pub fn bandwidth_cells(technologies: &Technologies) -> Result<Vec<BandwidthCell>
         }
     }
     Ok(cells)
+}
+
+/// The cells of Fig. 4 on block devices and file systems, of technologies that are devices, and of a device whose channels alone take time.
+pub fn queued_cells(technologies: &Technologies) -> Result<Vec<QueuedCell>, TechnologyError> {
+    let mut cells = Vec::new();
+    let load = |direction| Load { direction, bytes: PAGE_BYTES, is_sequential: false };
+    for technology in technologies.iter().filter(|technology| technology.moved_by == MovedBy::Dma) {
+        for layer in [Layer::Raw, Layer::Xfs, Layer::Ext4] {
+            for direction in [Direction::Read, Direction::Write] {
+                let name = format!("fig4/{}/{layer}/{}", technology.name, load(direction));
+                let (technology, load) = (technology.clone(), load(direction));
+                cells.push(QueuedCell { name, technology, layer, load });
+            }
+        }
+    }
+    for technology in eight_channels(technologies)? {
+        let name = format!("channels/block-device/{}", technology.read_ns);
+        cells.push(QueuedCell { name, technology, layer: Layer::Raw, load: load(Direction::Read) });
+    }
+    Ok(cells)
+}
+
+/// The flushes of the technologies that take time for one.
+#[must_use]
+pub fn flush_cells(technologies: &Technologies) -> Vec<FlushCell> {
+    let flushing = technologies.iter().filter(|technology| technology.flush_ns > 0);
+    let cell = |technology: &Technology| FlushCell {
+        name: format!("flush/{}", technology.name),
+        technology: technology.clone(),
+    };
+    flushing.map(cell).collect()
+}
+
+/// HASTE's eight channels, without what is around them.
+fn eight_channels(technologies: &Technologies) -> Result<Vec<Technology>, TechnologyError> {
+    let haste = technologies.get("haste-dram")?;
+    let alone = Technology { request_ns: 0, fixed_ns: 0, channels: 8, ..haste.clone() };
+    Ok([200_000, 1_000_000].map(|ns| alone.with_latency(ns)).into())
 }
 
 /// The technologies of Figs 6 and 7: the paper's two attachments, each with all latencies.
@@ -154,6 +229,26 @@ mod tests {
         {
             assert!(names.contains(name), "{name}");
         }
+    }
+
+    #[test]
+    fn devices_are_measured_with_file_systems_and_flushes() {
+        let technologies = Technologies::built_in();
+        let cells = queued_cells(&technologies).unwrap();
+        let all = bandwidth_cells(&technologies).unwrap();
+        let names = cells.iter().map(|cell| &cell.name).chain(all.iter().map(|cell| &cell.name));
+        assert_eq!(names.collect::<HashSet<_>>().len(), cells.len() + all.len());
+        assert!(cells.iter().any(|cell| cell.name == "fig4/haste-pcm/xfs/random-4k/write"));
+        assert!(!cells.iter().any(|cell| cell.name.starts_with("fig4/ddr")), "cores wait for these");
+        let channels = cells.iter().find(|cell| cell.name == "channels/block-device/1000000").unwrap();
+        let asked = channels.load.asked_mb_s(&channels.technology);
+        assert!((asked / (8.0 * 4.096) - 1.0).abs() < 0.01, "8 * 4096 bytes a millisecond: {asked}");
+        let flushes = flush_cells(&technologies);
+        let flush = |name: &str| flushes.iter().find(|cell| cell.name == name).unwrap().asked_ns();
+        let fusion = technologies.get("fusion-io").unwrap();
+        // Counted from the end of the write in the cache, of which the fixed cost is a part.
+        assert_eq!(flush("flush/fusion-io"), fusion.write_ns + fusion.flush_ns);
+        assert_eq!(flush("flush/disk-raid"), 140_000);
     }
 
     #[test]

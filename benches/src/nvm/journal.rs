@@ -188,13 +188,9 @@ impl Left {
                 remove_zram(*number)
             }
             Self::Zram(_) => Ok(()),
-            Self::Loop(file) => {
-                let devices =
-                    command("losetup", &["--noheadings", "--output", "NAME", "--associated"], file)?;
-                devices.lines().try_for_each(|device| {
-                    patiently(|| command("losetup", &["--detach"], Path::new(device.trim())).map(drop))
-                })
-            }
+            Self::Loop(file) => loop_devices(file)?
+                .into_iter()
+                .try_for_each(|device| patiently(|| command("losetup", &["--detach"], &device).map(drop))),
             Self::Mount(directory) => {
                 while is_mounted(directory)? {
                     patiently(|| command("umount", &[], directory).map(drop))?;
@@ -229,6 +225,17 @@ pub fn zram_devices() -> Result<Vec<u32>, JournalError> {
     let entries = fs::read_dir(blocks).map_err(|source| error(blocks, source))?;
     let names = entries.flatten().map(|entry| entry.file_name());
     Ok(names.filter_map(|name| name.to_str()?.strip_prefix("zram")?.parse().ok()).collect())
+}
+
+/// The loop devices on a file. By its name, for a file whose server has ended cannot be asked for its number.
+fn loop_devices(file: &Path) -> Result<Vec<PathBuf>, JournalError> {
+    let blocks = Path::new("/sys/block");
+    let entries = fs::read_dir(blocks).map_err(|source| error(blocks, source))?;
+    let is_on_file = |block: &fs::DirEntry| {
+        fs::read_to_string(block.path().join("loop/backing_file"))
+            .is_ok_and(|name| Path::new(name.trim_end()) == file)
+    };
+    Ok(entries.flatten().filter(is_on_file).map(|block| Path::new("/dev").join(block.file_name())).collect())
 }
 
 fn zram(number: u32) -> PathBuf {
@@ -362,6 +369,7 @@ mod tests {
         journal.add(Left::Zram(u32::MAX)).unwrap();
         journal.add(Left::Cgroup(directory.path().join("cgroup"))).unwrap();
         journal.add(Left::Swap("/dev/none".into())).unwrap();
+        journal.add(Left::Loop("/no/such/file".into())).unwrap();
         journal.undo_to(mark).unwrap();
         assert!(!mount.exists());
         assert!(child.try_wait().unwrap().is_none(), "before the mark");

@@ -2,6 +2,7 @@
 
 pub mod btf;
 pub mod cell;
+pub mod deadlines;
 pub mod device;
 pub mod figures;
 pub mod journal;
