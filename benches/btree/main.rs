@@ -8,6 +8,7 @@ mod lmdb;
 mod opening;
 mod ours;
 mod paper;
+mod queue;
 mod records;
 mod redb;
 mod sorted_tree;
@@ -78,6 +79,8 @@ enum Part {
     Opening,
     /// Long batches against short ones.
     Batches,
+    /// A queue after millions of pops, and space after updates of changing lengths.
+    Queue,
     /// A tree with sorted nodes, and groups of changes, after the paper NVMalloc.
     Paper,
 }
@@ -109,6 +112,10 @@ fn main() -> Result<ExitCode> {
     }
     if includes(Part::Batches) {
         batches::add(&mut report, &options.directory, records, rounds)?;
+    }
+    if includes(Part::Queue) {
+        let (pops, updates) = if quick { (300_000, 1_000_000) } else { (3_000_000, 10_000_000) };
+        queue::add(&mut report, &options.directory, pops, updates, options.cli.round_count(3, 1))?;
     }
     if includes(Part::Paper) {
         let count = options.records.unwrap_or(if quick { 100_000 } else { 1_000_000 });

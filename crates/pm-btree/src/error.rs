@@ -272,7 +272,7 @@ impl From<ReadError> for WriteError {
 impl From<TxError> for WriteError {
     fn from(error: TxError) -> Self {
         match error {
-            TxError::Space(SpaceError::Full { .. }) => Self::Full,
+            TxError::Space(SpaceError::Full { .. } | SpaceError::TooLong { .. }) => Self::Full,
             error => Self::Tx(error),
         }
     }

@@ -13,7 +13,10 @@ pub const MAGIC: [u8; 8] = *b"PMBTREE\n";
 pub const VERSION: u32 = 2;
 
 /// The features that a program must support to open the store.
-pub const KNOWN_INCOMPAT: u64 = 0;
+pub const KNOWN_INCOMPAT: u64 = FEATURE_RETURNED_SPACE;
+
+/// The bit of a store whose table of extents may have free rows and long records.
+pub const FEATURE_RETURNED_SPACE: u64 = 1;
 
 /// The root block of a store: constants, state words, batch slots, and room for readers in other processes.
 #[derive(Clone, Copy, Debug, Persist)]
@@ -97,7 +100,7 @@ impl StoreHeader {
 /// The number of rows in an [`ExtentChunk`].
 pub const ROWS: usize = 252;
 
-/// A block of the table of extents. The table is a list of such blocks; rows and blocks are only appended.
+/// A block of the table of extents. The table is a list of such blocks, which are only appended.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct ExtentChunk<'p> {
@@ -107,7 +110,7 @@ pub struct ExtentChunk<'p> {
     pub next: Link<'p, ExtentChunk<'p>>,
     /// Zero.
     pub reserved: [u64; 6],
-    /// The extents of the store; unused rows are zero.
+    /// The extents of the store; rows that were never used are zero.
     pub rows: [ExtentRow<'p>; ROWS],
 }
 
@@ -120,11 +123,15 @@ pub const EXTENT_CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"PMBTEXT\n");
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C)]
 pub struct ExtentRow<'p> {
-    /// The block; null in an unused row.
+    /// The block; null in a free row.
     pub extent: Link<'p, u8>,
-    /// A [checked word](checked), with the offset of the block as its place: one more than the class of its units, which is 0 for nodes.
+    /// A [checked word](checked), with the offset of the block as its place: one more than the class of its units, which is 0 for nodes; or
+    /// [`LONG_RECORD`] and, from bit 8, the length of the block. In a free row that of 0, with the offset of the row as its place.
     pub class: u64,
 }
+
+/// The lowest 8 bits of [`ExtentRow::class`] of a block with a long record, before it is [checked].
+pub const LONG_RECORD: u64 = 0xff;
 
 /// The header of a node, one line. In a leaf entries of 32 bytes follow it; in a hint node or an anchor [checked words](checked), each with the
 /// offset of a node, or 0.

@@ -75,8 +75,8 @@
 //! keys and values; the time by key of a batch that no cache holds is that of its misses.
 //!
 //! # Limitations
-//! A key with its value has at most a quarter of an extent, 256 KiB in a pool of 256 MiB or more. Leaves that become empty stay until
-//! [`Store::compact`].
+//! A key with its value has at most 16 MiB. Above a quarter of an extent, 256 KiB in a pool of 256 MiB or more, it has a block of the heap to itself, which
+//! costs a transaction of the heap. Leaves that become empty stay until [`Store::compact`].
 //! A child of fork(2) cannot use its parent's store: the region is not mapped there, and the first access ends the child by SIGSEGV.
 //! The pool grows by a call, [`Store::grow`], while the store has no [handles](Store#handles). After an open, [`Table::len`] waits until every leaf was visited.
 //!

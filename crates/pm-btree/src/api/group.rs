@@ -16,7 +16,7 @@ use super::op_list::OpList;
 use super::reservation::{Reservation, Waiting};
 use crate::error::WriteError;
 use crate::maintenance::Sweep;
-use crate::node::SearchKey;
+use crate::node::{RECORD_BYTES_MAX, SearchKey};
 use crate::ops::record_bytes;
 use crate::session::{Session, Supply};
 use crate::tree::Tree;
@@ -94,7 +94,7 @@ impl Group {
     ) -> Result<bool, WriteError> {
         session.check_may_fence()?;
         let len_bytes = record_bytes(tree.is_word(), key, value.map_or(0, <[u8]>::len));
-        let max_bytes = session.space.record_bytes_max();
+        let max_bytes = RECORD_BYTES_MAX;
         if len_bytes > max_bytes {
             return Err(WriteError::TooLong { len_bytes, max_bytes });
         }

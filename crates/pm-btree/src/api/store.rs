@@ -480,7 +480,8 @@ impl<P: Pmem> Store<P> {
         }
     }
 
-    /// Unlinks the leaves that removals have left empty, and returns how many bytes can be used again. The store must have no
+    /// Unlinks the leaves that removals have left empty, returns extents without contents to the heap, and returns how many bytes of leaves can be used
+    /// again. The store must have no
     /// [handles](Self#handles): tables are opened again after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of
     /// tables with empty leaves.
     ///
@@ -512,6 +513,7 @@ impl<P: Pmem> Store<P> {
         let trees: Vec<&Tree> =
             catalogue.tables.values().filter_map(|opened| opened.tree.as_deref().ok()).collect();
         compact(&mut shared.session, &trees)?;
+        shared.session.return_all_unused()?;
         let (_, after) = shared.session.space.usage();
         Ok(before.saturating_sub(after))
     }
@@ -536,7 +538,7 @@ impl<P: Pmem> Store<P> {
     /// The offsets of the heap's blocks that belong to the store; every other block of the heap is not in use.
     #[doc(hidden)]
     pub fn blocks(&self) -> Vec<u64> {
-        let mut blocks = self.shared.session.space.extent_offsets();
+        let mut blocks = self.shared.session.space.block_offsets();
         blocks.extend(self.shared.session.heap.view(|view| {
             let mut offsets = Vec::new();
             if let Ok(Some(store)) = view.root::<StoreBlock<'_>>(ROOT) {

@@ -41,7 +41,6 @@ pub(crate) fn compact<P: Pmem>(session: &mut Session<P>, trees: &[&Tree]) -> Res
         if !runs.is_empty() {
             unlink(session, tree, &runs)?;
             release(session, tree, &runs);
-            session.space.search_anew();
             tree.index.renew(session)?;
         }
     }

@@ -10,6 +10,9 @@ use pm_core::{Pmem, crc32c_append, crc32c_words};
 const RECORD_UNIT: u64 = 16;
 const RECORD_OFFSET_BITS: u32 = 40;
 
+/// The length of the longest record: what a payload can say, and a whole number of lines.
+pub(crate) const RECORD_BYTES_MAX: u64 = (1 << (u64::BITS - RECORD_OFFSET_BITS)) - 64;
+
 /// The longest key and the longest value that an entry holds without a record.
 pub(crate) const INLINE_BYTES: usize = 8;
 

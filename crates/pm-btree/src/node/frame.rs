@@ -381,6 +381,11 @@ impl Frames {
         }
     }
 
+    /// Forgets the frames of an extent that was returned.
+    pub(crate) fn forget(&mut self, extent: u32) {
+        self.arrays[extent as usize].take();
+    }
+
     #[cold]
     fn make<'f>(&self, array: &'f OnceLock<Box<[Frame]>>) -> &'f [Frame] {
         array.get_or_init(|| (0..self.nodes_per_extent).map(|_| Frame::default()).collect())

@@ -2,7 +2,8 @@
 
 use crate::error::{Corruption, DecodeError, WriteError};
 use crate::node::{
-    Bytes, Commit, Entry, FrameLock, INLINE_BYTES, Kind, RecordRef, SearchKey, inline_lengths,
+    Bytes, Commit, Entry, FrameLock, INLINE_BYTES, Kind, RECORD_BYTES_MAX, RecordRef, SearchKey,
+    inline_lengths,
 };
 use crate::session::{Reserved, Session, Supply};
 use crate::tree::verify_slots;
@@ -109,8 +110,7 @@ impl<'s> Content<'s> {
             let low = inline_lengths(key.bytes().len(), value.len());
             return Ok(Self { payload: u64::from_le_bytes(payload), low, record: None });
         }
-        let too_long =
-            |len_bytes| WriteError::TooLong { len_bytes, max_bytes: supply.session.space.record_bytes_max() };
+        let too_long = |len_bytes| WriteError::TooLong { len_bytes, max_bytes: RECORD_BYTES_MAX };
         if !is_word {
             let len = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len() as u64));
             record.clear();

@@ -3,8 +3,11 @@
 mod batch_slots;
 mod classes;
 mod epochs;
+mod extent;
+mod extent_table;
 mod grace;
 mod limbo;
+mod long_records;
 mod options;
 #[expect(clippy::module_inception, reason = "the folder is named after its main type")]
 mod session;

@@ -57,7 +57,7 @@ impl StoreOptions {
     }
 
     /// The length of an extent, the unit in which nodes and records of one size get space: a power of two from 4 KiB to 1 MiB. By default a 256th of
-    /// the pool, between these limits. A record has at most a quarter of that. Used when a store is created.
+    /// the pool, between these limits. A record longer than a quarter of that has a block of its own. Used when a store is created.
     #[must_use]
     pub const fn extent_bytes(mut self, bytes: u64) -> Self {
         self.extent_bytes = Some(bytes);

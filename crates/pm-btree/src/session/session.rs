@@ -100,6 +100,15 @@ impl<P: Pmem> Session<P> {
         })
     }
 
+    /// Returns the extents and blocks that are not in use to the heap. No other thread uses the store.
+    ///
+    /// # Durability
+    /// One transaction of the heap for each.
+    pub(crate) fn return_all_unused(&mut self) -> Result<(), WriteError> {
+        let Self { space, heap, frames, .. } = self;
+        space.return_all_unused(heap, |extent| frames.forget(extent))
+    }
+
     #[inline]
     pub(crate) fn pmem(&self) -> PoisoningPmem<'_, P> {
         self.heap.pmem()

@@ -1,17 +1,19 @@
 //! Space for nodes and records: extents, which are blocks of the heap, and maps of their free units in DRAM.
 //!
 //! The heap's transactions allocate extents and record them in a table. The units of an extent, nodes or records of one class, are allocated in DRAM
-//! only: after a crash the units that no table reaches are free.
+//! only: after a crash the units that no table reaches are free. An extent whose records are all released returns to the heap when another one is
+//! needed, so that its space serves records of any length. A record that is too long for an extent has a block of its own.
 
 use super::classes::{CLASS_COUNT, Class};
+use super::extent::{Chosen, Extent, Opened};
+use super::extent_table::{Content, Rows, add_block, free_block, read_rows};
+use super::long_records::{LongRecord, LongRecords};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
-use crate::format::{EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, ROOT, ROWS, StoreBlock, checked, unchecked};
-use crate::node::{FRAMES_PER_EXTENT, FrameId};
-use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::node::{FRAMES_PER_EXTENT, FrameId, RECORD_BYTES_MAX};
+use core::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use pm_alloc::Heap;
-use pm_core::{Domain, Link, Pmem, field};
+use pm_core::{Domain, Pmem};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The unit of the map from offsets to extents, and the length of an extent with its header.
@@ -19,127 +21,28 @@ fn window_bytes(extent_bytes: u64) -> u64 {
     extent_bytes.next_power_of_two()
 }
 
-/// An extent, and the map of its units.
-#[derive(Debug)]
-struct Extent {
-    start: u64,
-    class: Class,
-    unit_bytes: u64,
-    unit_count: u32,
-    /// A bit for each unit: 1 if it is in use.
-    used: Box<[AtomicU64]>,
-    free: AtomicU32,
-    /// A bit for each node: 1 if it may not be zero, because it was used.
-    not_zero: Box<[AtomicU64]>,
-    /// Whether it may have units in use that are not marked: it existed at the open, and no sweep has ended since. Nothing is taken from it.
-    is_sealed: AtomicBool,
-}
-
-impl Extent {
-    fn new(start: u64, class: Class, extent_bytes: u64, node_bytes: u64, is_fresh: bool) -> Self {
-        let unit_bytes = class.record_bytes().unwrap_or(node_bytes);
-        let unit_count = match class {
-            Class::NODES => Space::nodes_per_extent(extent_bytes, node_bytes),
-            _ => u32::try_from(extent_bytes / unit_bytes).unwrap_or(u32::MAX),
-        };
-        let nodes = if class == Class::NODES { unit_count } else { 0 };
-        let not_zero = if is_fresh { 0 } else { u64::MAX };
-        Self {
-            start,
-            class,
-            unit_bytes,
-            unit_count,
-            used: (0..unit_count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            not_zero: (0..nodes.div_ceil(64)).map(|_| AtomicU64::new(not_zero)).collect(),
-            free: AtomicU32::new(unit_count),
-            is_sealed: AtomicBool::new(!is_fresh),
-        }
-    }
-
-    /// The unit that starts at `offset`.
-    fn unit_at(&self, offset: u64) -> Option<u32> {
-        let distance = offset.checked_sub(self.start)?;
-        let unit = u32::try_from(distance / self.unit_bytes).ok()?;
-        (distance.is_multiple_of(self.unit_bytes) && unit < self.unit_count).then_some(unit)
-    }
-
-    fn offset_of(&self, unit: u32) -> u64 {
-        self.start + u64::from(unit) * self.unit_bytes
-    }
-
-    /// Marks a unit as used. Returns false if it was.
-    fn take(&self, unit: u32) -> bool {
-        let bit = 1 << (unit % 64);
-        let was_free = self.used[unit as usize / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0;
-        if was_free {
-            self.free.fetch_sub(1, Ordering::Relaxed);
-        }
-        was_free
-    }
-
-    fn release(&self, unit: u32) {
-        let bit = 1 << (unit % 64);
-        // Another thread may take the unit at once, and store to it.
-        let was = self.used[unit as usize / 64].fetch_and(!bit, Ordering::Release);
-        // A unit of a leaf that no sweep has visited is not marked.
-        if was & bit != 0 {
-            self.free.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes a free unit, the first one at or after `from`, or else the first.
-    fn take_from(&self, from: u32) -> Option<u32> {
-        if self.free.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let words = self.used.len();
-        let first = from as usize / 64;
-        for step in 0..=words {
-            let index = (first + step) % words;
-            let mut seen = self.used[index].load(Ordering::Acquire);
-            if step == 0 {
-                seen |= (1 << (from % 64)) - 1;
-            }
-            while seen != u64::MAX {
-                #[expect(clippy::cast_possible_truncation, reason = "a number of units fits in u32")]
-                let unit = (index * 64) as u32 + seen.trailing_ones();
-                if unit >= self.unit_count {
-                    break;
-                }
-                if self.take(unit) {
-                    return Some(unit);
-                }
-                seen |= 1 << (unit % 64);
-            }
-        }
-        None
-    }
-}
-
 /// What one group of threads allocates from.
 #[derive(Debug)]
 struct Shard {
     /// For each class the extent in use and the unit after the last one allocated.
-    current: [Option<(u32, u32)>; CLASS_COUNT],
+    current: [Option<(Chosen, u32)>; CLASS_COUNT],
 }
 
 /// A unit that was taken, and goes back when this is dropped unless it is [kept](Self::keep).
 #[derive(Debug)]
 pub(crate) struct Reserved<'s> {
     space: &'s Space,
-    extent: u32,
-    unit: u32,
-    offset: u64,
+    unit: SetAside,
 }
 
 impl Reserved<'_> {
     pub(crate) const fn offset(&self) -> u64 {
-        self.offset
+        self.unit.offset
     }
 
     /// The frame of the unit, which is a node.
     pub(crate) const fn frame(&self) -> FrameId {
-        FrameId::new(self.extent, self.unit)
+        FrameId::new(self.unit.extent, self.unit.number)
     }
 
     /// Keeps the unit: the tree refers to it.
@@ -149,22 +52,37 @@ impl Reserved<'_> {
 
     /// Sets the unit aside, until it is [resumed](Space::resume).
     pub(super) fn set_aside(self) -> SetAside {
-        let unit = SetAside { extent: self.extent, unit: self.unit };
+        let unit = self.unit;
         self.keep();
         unit
     }
 }
 
-/// A unit that was taken, for later.
-#[derive(Debug)]
+/// A unit that was taken, for later: that of an extent, or a long record.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct SetAside {
+    /// [`LONG`](Self::LONG) if it is a long record.
     extent: u32,
-    unit: u32,
+    number: u32,
+    offset: u64,
+}
+
+impl SetAside {
+    const LONG: u32 = u32::MAX;
+
+    const fn long(offset: u64) -> Self {
+        Self { extent: Self::LONG, number: 0, offset }
+    }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        self.space.extent(self.extent).release(self.unit);
+        let SetAside { extent, number, offset } = self.unit;
+        if extent == SetAside::LONG {
+            self.space.long_records.release(offset);
+        } else {
+            self.space.release(extent, number);
+        }
     }
 }
 
@@ -176,6 +94,9 @@ pub(crate) struct Space {
     first_offset: u64,
     /// The extents by the window in which they start; two can start in one window. The number of an extent is its index here.
     extents: Vec<OnceLock<Box<Extent>>>,
+    long_records: LongRecords,
+    /// The extents that have become empty, and may be returned to the heap.
+    emptied: Mutex<Vec<u32>>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     growth: Mutex<Growth>,
     /// The extents that were added since the last [call](Self::take_added).
@@ -184,11 +105,27 @@ pub(crate) struct Space {
     lost_row: Option<Corruption>,
 }
 
-/// What changes when an extent is added.
+/// What changes when an extent is added or returned.
 #[derive(Debug)]
 struct Growth {
-    row_count: usize,
+    /// The number of rows of the table that were ever used, and those that are free.
+    row_count: u32,
+    free_rows: Vec<u32>,
     by_class: Vec<Vec<u32>>,
+}
+
+impl Growth {
+    /// The row for the next block.
+    fn next_row(&self) -> u32 {
+        self.free_rows.last().copied().unwrap_or(self.row_count)
+    }
+
+    /// Notes that the [next row](Self::next_row) is in use.
+    fn use_row(&mut self) {
+        if self.free_rows.pop().is_none() {
+            self.row_count += 1;
+        }
+    }
 }
 
 impl Space {
@@ -199,18 +136,31 @@ impl Space {
         extent_bytes: u64,
         node_bytes: u64,
     ) -> Result<Self, OpenError> {
-        let Rows { used, count, lost } = read_rows(heap)?;
+        let Rows { used, free, count, lost } = read_rows(heap)?;
         let space = Self { lost_row: lost, ..Self::empty(heap, extent_bytes, node_bytes) };
         let mut growth = space.growth();
-        growth.row_count = count;
-        for (offset, class) in used {
-            let class = Class::from_number(class)
-                .filter(|_| offset >= space.first_offset && offset + extent_bytes <= heap.pmem().len_bytes())
-                .ok_or_else(|| Corruption::new(offset, CorruptionKind::ExtentTable))?;
-            let extent = Extent::new(offset, class, extent_bytes, node_bytes, false);
-            let number =
-                space.insert(extent).ok_or_else(|| Corruption::new(offset, CorruptionKind::ExtentTable))?;
-            growth.by_class[class.index()].push(number);
+        (growth.row_count, growth.free_rows) = (count, free);
+        for (row, offset, content) in used {
+            let corrupted = || Corruption::new(offset, CorruptionKind::ExtentTable);
+            let bytes = match content {
+                Content::Extent(_) => extent_bytes,
+                Content::LongRecord { bytes } => bytes,
+            };
+            if offset < space.first_offset || offset + bytes > heap.pmem().len_bytes() {
+                return Err(corrupted().into());
+            }
+            match content {
+                Content::Extent(class) => {
+                    let number =
+                        space.insert(&space.opened(offset, class, row, false)).ok_or_else(corrupted)?;
+                    growth.by_class[class.index()].push(number);
+                }
+                Content::LongRecord { bytes } => {
+                    if !space.long_records.add(LongRecord { offset, bytes, row }, false) {
+                        return Err(corrupted().into());
+                    }
+                }
+            }
         }
         drop(growth);
         Ok(space)
@@ -249,10 +199,16 @@ impl Space {
             node_bytes,
             first_offset: heap.layout().chunks_start,
             extents: (0..count).map(|_| OnceLock::new()).collect(),
+            long_records: LongRecords::default(),
+            emptied: Mutex::default(),
             shards: (0..threads)
                 .map(|_| CachePadded::new(Mutex::new(Shard { current: [None; CLASS_COUNT] })))
                 .collect(),
-            growth: Mutex::new(Growth { row_count: 0, by_class: vec![Vec::new(); CLASS_COUNT] }),
+            growth: Mutex::new(Growth {
+                row_count: 0,
+                free_rows: Vec::new(),
+                by_class: vec![Vec::new(); CLASS_COUNT],
+            }),
             added: AtomicU64::new(0),
             lost_row: None,
         }
@@ -277,12 +233,24 @@ impl Space {
         self.extents[number as usize].get().expect("the number of an extent")
     }
 
+    /// What the extent at `start` is.
+    fn opened(&self, start: u64, class: Class, row: u32, is_fresh: bool) -> Opened {
+        let unit_bytes = class.record_bytes().unwrap_or(self.node_bytes);
+        let unit_count = match class {
+            Class::NODES => Self::nodes_per_extent(self.extent_bytes, self.node_bytes),
+            _ => u32::try_from(self.extent_bytes / unit_bytes).unwrap_or(u32::MAX),
+        };
+        Opened { start, class, unit_bytes, unit_count, row, is_fresh }
+    }
+
     /// Adds an extent, and returns its number. `None` if there is no place: the extent overlaps others.
-    fn insert(&self, extent: Extent) -> Option<u32> {
-        let window = usize::try_from(extent.start / window_bytes(self.extent_bytes)).ok()?;
-        let number = (2 * window..2 * window + 2)
-            .find(|place| self.extents.get(*place).is_some_and(|place| place.get().is_none()))?;
-        self.extents[number].set(Box::new(extent)).ok()?;
+    fn insert(&self, opened: &Opened) -> Option<u32> {
+        let window = usize::try_from(opened.start / window_bytes(self.extent_bytes)).ok()?;
+        let number = (2 * window..2 * window + 2).find(|place| {
+            let place = self.extents.get(*place).map(OnceLock::get);
+            place.is_some_and(|place| place.is_none_or(|place| place.is_vacant()))
+        })?;
+        self.extents[number].get_or_init(|| Box::new(Extent::vacant())).open(opened);
         u32::try_from(number).ok()
     }
 
@@ -297,7 +265,7 @@ impl Space {
         let places = 2 * window.saturating_sub(1)..2 * window + 2;
         places.into_iter().find_map(|place| {
             let extent = self.extents.get(place)?.get()?;
-            let unit = extent.unit_at(offset).filter(|_| is_wanted(extent.class))?;
+            let unit = extent.unit_at(offset).filter(|_| is_wanted(extent.class()))?;
             Some((u32::try_from(place).ok()?, unit))
         })
     }
@@ -321,13 +289,17 @@ impl Space {
     /// Marks the record at `offset` as used. Returns false if no record can be there, or it is marked already. In an extent that is not sealed every
     /// record in use is marked.
     pub(crate) fn mark_record(&self, offset: u64, len: u64) -> bool {
-        Class::of_record(len).is_some_and(|class| self.mark(offset, class))
+        match Class::of_record(len).filter(|_| len <= self.unit_bytes_max()) {
+            Some(class) => self.mark(offset, class),
+            None => self.long_records.mark(offset, Some(len)),
+        }
     }
 
     /// Marks the record of a separator, of whatever class, as used.
     pub(crate) fn mark_separator(&self, offset: u64) {
-        if let Some(place) = self.find_where(offset, |class| class != Class::NODES) {
-            self.mark_unit(place);
+        match self.find_where(offset, |class| class != Class::NODES) {
+            Some(place) => drop(self.mark_unit(place)),
+            None => drop(self.long_records.mark(offset, None)),
         }
     }
 
@@ -337,14 +309,33 @@ impl Space {
 
     fn mark_unit(&self, (extent, unit): (u32, u32)) -> bool {
         let extent = self.extent(extent);
-        !extent.is_sealed.load(Ordering::Relaxed) || extent.take(unit)
+        !extent.is_sealed() || extent.mark(unit)
     }
 
     /// Lets the free units of all extents be taken: everything in use is marked.
     pub(crate) fn unseal(&self) {
-        for extent in self.extents.iter().filter_map(OnceLock::get) {
-            extent.is_sealed.store(false, Ordering::Release);
+        for (number, extent) in (0..).zip(&self.extents) {
+            if let Some(extent) = extent.get() {
+                extent.unseal();
+                self.queue_if_empty(number, extent);
+            }
         }
+        self.long_records.unseal();
+    }
+
+    /// Queues an extent that has become empty.
+    #[inline]
+    fn queue_if_empty(&self, number: u32, extent: &Extent) {
+        if extent.enters_queue() {
+            self.emptied.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+        }
+    }
+
+    fn release(&self, extent: u32, unit: u32) {
+        let number = extent;
+        let extent = self.extent(number);
+        extent.release(unit);
+        self.queue_if_empty(number, extent);
     }
 
     /// The number of extents that were added since the last call.
@@ -355,27 +346,33 @@ impl Space {
 
     /// Releases a record that no reader finds any more.
     pub(crate) fn release_record(&self, offset: u64, len: u64) {
-        if let Some((extent, unit)) = Class::of_record(len).and_then(|class| self.find(offset, class)) {
-            self.extent(extent).release(unit);
+        match Class::of_record(len).filter(|_| len <= self.unit_bytes_max()) {
+            Some(class) => {
+                if let Some((extent, unit)) = self.find(offset, class) {
+                    self.release(extent, unit);
+                }
+            }
+            None => drop(self.long_records.release(offset)),
         }
     }
 
     /// Releases the record of a separator, of whatever class.
     pub(crate) fn release_separator(&self, offset: u64) {
-        if let Some((extent, unit)) = self.find_where(offset, |class| class != Class::NODES) {
-            self.extent(extent).release(unit);
+        match self.find_where(offset, |class| class != Class::NODES) {
+            Some((extent, unit)) => self.release(extent, unit),
+            None => drop(self.long_records.release(offset)),
         }
     }
 
     /// Releases a node that was taken in this session, and that nothing refers to.
     pub(crate) fn release_node(&self, offset: u64) {
         if let Some((extent, unit)) = self.find(offset, Class::NODES) {
-            self.extent(extent).release(unit);
+            self.release(extent, unit);
         }
     }
 
-    /// The length of the longest record.
-    pub(crate) const fn record_bytes_max(&self) -> u64 {
+    /// The length of the longest record in an extent.
+    const fn unit_bytes_max(&self) -> u64 {
         let quarter = self.extent_bytes / 4;
         if quarter < 256 << 10 { quarter } else { 256 << 10 }
     }
@@ -393,10 +390,28 @@ impl Space {
         heap: &Heap<P>,
         len: u64,
     ) -> Result<Reserved<'_>, WriteError> {
-        let class = Class::of_record(len)
-            .filter(|_| len <= self.record_bytes_max())
-            .ok_or(WriteError::TooLong { len_bytes: len, max_bytes: self.record_bytes_max() })?;
-        self.reserve_unit(heap, class)
+        match Class::of_record(len).filter(|_| len <= self.unit_bytes_max()) {
+            Some(class) => self.reserve_unit(heap, class),
+            None if len <= RECORD_BYTES_MAX => self.reserve_long_record(heap, len),
+            None => Err(WriteError::TooLong { len_bytes: len, max_bytes: RECORD_BYTES_MAX }),
+        }
+    }
+
+    /// Takes a block for a long record: one of the same length that is not in use any more, or a new one.
+    #[cold]
+    fn reserve_long_record<P: Pmem>(&self, heap: &Heap<P>, len: u64) -> Result<Reserved<'_>, WriteError> {
+        let bytes = LongRecords::block_bytes(len);
+        let mut growth = self.growth();
+        let offset = match self.long_records.take(bytes) {
+            Some(offset) => offset,
+            None => {
+                let content = Content::LongRecord { bytes };
+                let (row, offset) = self.add_block(heap, &mut growth, bytes, content)?;
+                self.long_records.add(LongRecord { offset, bytes, row }, true);
+                offset
+            }
+        };
+        Ok(Reserved { space: self, unit: SetAside::long(offset) })
     }
 
     /// Takes a node, whose bytes are zero.
@@ -406,18 +421,16 @@ impl Space {
 
     /// Zeroes a node that was used before. The next fence of this thread covers that.
     pub(super) fn zeroed<'s, P: Pmem>(&self, heap: &Heap<P>, node: Reserved<'s>) -> Reserved<'s> {
-        let (word, bit) =
-            (&self.extent(node.extent).not_zero[node.unit as usize / 64], 1 << (node.unit % 64));
-        if word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+        if self.extent(node.unit.extent).use_node(node.unit.number) {
             // Entries that an earlier node left must not look like corrupted entries of this one. The fence of the node's header covers this.
-            zero(&heap.pmem(), node.offset, self.node_bytes);
+            zero(&heap.pmem(), node.offset(), self.node_bytes);
         }
         node
     }
 
     /// Takes a unit that was [set aside](Reserved::set_aside) back.
-    pub(super) fn resume(&self, SetAside { extent, unit }: SetAside) -> Reserved<'_> {
-        Reserved { space: self, extent, unit, offset: self.extent(extent).offset_of(unit) }
+    pub(super) const fn resume(&self, unit: SetAside) -> Reserved<'_> {
+        Reserved { space: self, unit }
     }
 
     /// Takes a unit of a class. The bytes of a node are not zeroed.
@@ -430,34 +443,35 @@ impl Space {
         let mut shard =
             self.shards[thread_number() % self.shards.len()].lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some((extent, next)) = shard.current[number]
-                && let Some(unit) = self.extent(extent).take_from(next)
+            if let Some((Chosen { place: extent, generation }, next)) = shard.current[number]
+                && let Some(unit) = self.extent(extent).take_from(generation, next)
             {
-                shard.current[number] = Some((extent, unit + 1));
-                return Ok(Reserved {
-                    space: self,
-                    extent,
-                    unit,
-                    offset: self.extent(extent).offset_of(unit),
-                });
+                shard.current[number] = Some((Chosen { place: extent, generation }, unit + 1));
+                let offset = self.extent(extent).offset_of(unit);
+                return Ok(Reserved { space: self, unit: SetAside { extent, number: unit, offset } });
             }
             shard.current[number] = Some((self.next_extent(heap, class)?, 0));
         }
     }
 
     /// An extent with free units: the one with most, if that is at least an eighth; or else a new one; or else any.
-    fn next_extent<P: Pmem>(&self, heap: &Heap<P>, class: Class) -> Result<u32, WriteError> {
+    fn next_extent<P: Pmem>(&self, heap: &Heap<P>, class: Class) -> Result<Chosen, WriteError> {
         let mut growth = self.growth();
         let known = &growth.by_class[class.index()];
-        let free = |number: &u32| self.extent(*number).free.load(Ordering::Relaxed);
-        let is_open = |number: &u32| !self.extent(*number).is_sealed.load(Ordering::Acquire);
-        let most = known.iter().copied().filter(is_open).max_by_key(free);
-        if let Some(most) = most.filter(|most| free(most) * 8 >= self.extent(*most).unit_count) {
-            return Ok(most);
+        let free = |number: &u32| self.extent(*number).free();
+        let most = known.iter().copied().filter(|number| !self.extent(*number).is_sealed()).max_by_key(free);
+        let choose = |place: u32| Chosen { place, generation: self.extent(place).generation() };
+        if let Some(most) = most.filter(|most| free(most) * 8 >= self.extent(*most).unit_count()) {
+            return Ok(choose(most));
         }
         match self.add_extent(heap, class, &mut growth) {
-            Err(WriteError::Full) => most.filter(|most| free(most) > 0).ok_or(WriteError::Full),
-            added => added,
+            // The extents that this has returned are of other classes, or were empty.
+            Err(WriteError::Full) => {
+                let known = growth.by_class[class.index()].iter().copied();
+                let most = known.filter(|number| !self.extent(*number).is_sealed()).max_by_key(free);
+                most.filter(|most| free(most) > 0).map(choose).ok_or(WriteError::Full)
+            }
+            added => added.map(choose),
         }
     }
 
@@ -467,31 +481,158 @@ impl Space {
         class: Class,
         growth: &mut Growth,
     ) -> Result<u32, WriteError> {
-        let start = append_row(heap, growth.row_count, self.extent_bytes, class)?;
+        let (row, start) = self.add_block(heap, growth, self.extent_bytes, Content::Extent(class))?;
         if heap.pmem().domain() != Domain::Page {
             // One system call instead of a page fault for each page. In the page domain all these pages would become dirty.
             heap.pmem().populate(start, self.extent_bytes);
         }
-        growth.row_count += 1;
-        let extent = Extent::new(start, class, self.extent_bytes, self.node_bytes, true);
-        let number = self.insert(extent).expect("the heap's blocks do not overlap");
+        let number =
+            self.insert(&self.opened(start, class, row, true)).expect("the heap's blocks do not overlap");
         growth.by_class[class.index()].push(number);
         self.added.fetch_add(1, Ordering::Relaxed);
         Ok(number)
     }
 
+    /// Allocates a block, after it has returned those that are not in use; if the heap is full, also the spare ones. Returns the block's row and
+    /// offset.
+    ///
+    /// # Durability
+    /// One transaction of the heap for the block, and one for each that is returned.
+    fn add_block<P: Pmem>(
+        &self,
+        heap: &Heap<P>,
+        growth: &mut Growth,
+        bytes: u64,
+        content: Content,
+    ) -> Result<(u32, u64), WriteError> {
+        self.return_unused(heap, growth, true)?;
+        // Nodes are zeroed, so that leftovers do not look like corrupted entries; the transaction fences the zeros.
+        let is_zeroed = content == Content::Extent(Class::NODES);
+        let row = growth.next_row();
+        let offset = match add_block(heap, row, bytes, content, is_zeroed) {
+            Err(WriteError::Full) if self.return_unused(heap, growth, false)? > 0 => {
+                let row = growth.next_row();
+                let offset = add_block(heap, row, bytes, content, is_zeroed)?;
+                growth.use_row();
+                return Ok((row, offset));
+            }
+            added => added?,
+        };
+        growth.use_row();
+        Ok((row, offset))
+    }
+
+    /// Returns all extents and blocks that are not in use to the heap: the spare ones, and those of nodes, too. Passes the numbers of these to
+    /// `forget_nodes`. No other thread uses the store.
+    ///
+    /// # Durability
+    /// One transaction of the heap for each.
+    pub(crate) fn return_all_unused<P: Pmem>(
+        &mut self,
+        heap: &Heap<P>,
+        mut forget_nodes: impl FnMut(u32),
+    ) -> Result<(), WriteError> {
+        self.search_anew();
+        self.return_unused(heap, &mut self.growth(), false)?;
+        let nodes = self.growth().by_class[Class::NODES.index()].clone();
+        for number in nodes {
+            let extent = self.extent(number);
+            if extent.is_sealed() || extent.free() != extent.unit_count() {
+                continue;
+            }
+            let mut growth = self.growth();
+            if free_row(heap, &mut growth, extent.row())? {
+                growth.by_class[Class::NODES.index()].retain(|known| *known != number);
+                drop(growth);
+                self.extents[number as usize].take();
+                forget_nodes(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the extents and blocks that are not in use to the heap, and their number. `keeps_spare`: one extent of each class stays, so that a
+    /// class that needs an extent now and then does not allocate one each time.
+    fn return_unused<P: Pmem>(
+        &self,
+        heap: &Heap<P>,
+        growth: &mut Growth,
+        keeps_spare: bool,
+    ) -> Result<u64, WriteError> {
+        let mut returned = 0;
+        let mut has_spare = [!keeps_spare; CLASS_COUNT];
+        let emptied = core::mem::take(&mut *self.emptied.lock().unwrap_or_else(PoisonError::into_inner));
+        for (at, number) in emptied.iter().copied().enumerate() {
+            let extent = self.extent(number);
+            let class = extent.class().index();
+            if extent.may_close() && extent.free() == extent.unit_count() && !has_spare[class] {
+                has_spare[class] = true;
+                self.emptied.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+                continue;
+            }
+            extent.leave_queue();
+            if !extent.close_if_empty() {
+                continue;
+            }
+            match free_row(heap, growth, extent.row()) {
+                Ok(true) => {
+                    growth.by_class[class].retain(|known| *known != number);
+                    extent.vacate();
+                    returned += 1;
+                }
+                Ok(false) => extent.reopen(),
+                Err(error) => {
+                    extent.reopen();
+                    let mut queue = self.emptied.lock().unwrap_or_else(PoisonError::into_inner);
+                    queue.extend_from_slice(&emptied[at + 1..]);
+                    return Err(error);
+                }
+            }
+        }
+        for record in self.long_records.take_unused() {
+            let freed = free_row(heap, growth, record.row);
+            returned += u64::from(matches!(freed, Ok(true)));
+            if !matches!(freed, Ok(true)) {
+                self.long_records.put_back(record);
+            }
+            freed?;
+        }
+        Ok(returned)
+    }
+
+    /// The extents that are open.
+    fn open_extents(&self) -> impl Iterator<Item = &Extent> {
+        self.extents
+            .iter()
+            .filter_map(OnceLock::get)
+            .map(|extent| &**extent)
+            .filter(|extent| !extent.is_vacant())
+    }
+
     /// The bytes of all extents, and of the units in use.
     pub(crate) fn usage(&self) -> (u64, u64) {
-        let extents = self.extents.iter().filter_map(OnceLock::get);
-        extents.fold((0, 0), |(all, used), extent| {
-            let in_use = u64::from(extent.unit_count - extent.free.load(Ordering::Relaxed));
-            (all + self.extent_bytes, used + in_use * extent.unit_bytes)
+        self.open_extents().fold(self.long_records.usage(), |(all, used), extent| {
+            let in_use = u64::from(extent.unit_count().saturating_sub(extent.free()));
+            (all + self.extent_bytes, used + in_use * extent.unit_bytes())
         })
     }
 
-    /// The offsets of all extents.
-    pub(crate) fn extent_offsets(&self) -> Vec<u64> {
-        self.extents.iter().filter_map(OnceLock::get).map(|extent| extent.start).collect()
+    /// The offsets of all extents and of the blocks of long records.
+    pub(crate) fn block_offsets(&self) -> Vec<u64> {
+        let extents = self.open_extents().map(Extent::start);
+        extents.chain(self.long_records.offsets()).collect()
+    }
+}
+
+/// Frees the block of a row. False if the heap refuses that, because a header is corrupted: then the block stays as it is.
+fn free_row<P: Pmem>(heap: &Heap<P>, growth: &mut Growth, row: u32) -> Result<bool, WriteError> {
+    match free_block(heap, row) {
+        Ok(()) => {
+            growth.free_rows.push(row);
+            Ok(true)
+        }
+        Err(error) if heap.check_not_poisoned().is_err() => Err(error),
+        Err(_) => Ok(false),
     }
 }
 
@@ -521,86 +662,4 @@ fn zero<P: Pmem>(pmem: &P, start: u64, len: u64) {
         pmem.store_nt(start + done, &ZEROES[..step as usize]);
         done += step;
     }
-}
-
-/// Allocates an extent, and appends a row for it to the table. Returns its offset.
-///
-/// # Durability
-/// One transaction of the heap: a crash leaves both or neither.
-fn append_row<P: Pmem>(
-    heap: &Heap<P>,
-    row: usize,
-    extent_bytes: u64,
-    class: Class,
-) -> Result<u64, WriteError> {
-    let appended = heap.transaction(|tx| {
-        let store = tx.root::<StoreBlock<'_>>(ROOT)?.expect("the store is open");
-        // Nodes are zeroed, so that leftovers do not look like corrupted entries; this transaction fences the zeros.
-        let extent: Link<'_, u8> = if class == Class::NODES {
-            tx.alloc_zeroed(extent_bytes)?
-        } else {
-            tx.alloc_uninit(extent_bytes)?
-        };
-        let mut chunk = tx.read(store.field(field!(StoreBlock<'_>, extents)))?;
-        for _ in 0..row / ROWS {
-            let place = chunk.field(field!(ExtentChunk<'_>, next));
-            let mut next = tx.read(place)?;
-            if next.is_null() {
-                next = tx.alloc_zeroed(1)?;
-                tx.write(next.field(field!(ExtentChunk<'_>, magic)), &EXTENT_CHUNK_MAGIC)?;
-                tx.write(place, &next)?;
-            }
-            chunk = next;
-        }
-        let rows = chunk.field(field!(ExtentChunk<'_>, rows));
-        let place = rows.get((row % ROWS) as u64).expect("a row of the block");
-        // The class of nodes is 0, and the checked word of 0 is 0 at any place.
-        let class = checked(class.number() + 1, extent.offset());
-        tx.write(place, &ExtentRow { extent, class })?;
-        Ok(extent.offset())
-    });
-    appended.map_err(WriteError::from)
-}
-
-/// The rows of the table of extents.
-#[derive(Default)]
-struct Rows {
-    /// The offset and the class of each extent.
-    used: Vec<(u64, u64)>,
-    /// The number of rows up to the last one that is used.
-    count: usize,
-    /// The first row before that one which is not used: rows are only appended.
-    lost: Option<Corruption>,
-}
-
-fn read_rows<P: Pmem>(heap: &Heap<P>) -> Result<Rows, OpenError> {
-    heap.view(|view| {
-        let store = view.root::<StoreBlock<'_>>(ROOT)?.ok_or(OpenError::NotAStore)?;
-        let corrupted = |offset| Corruption::new(offset, CorruptionKind::ExtentTable);
-        let mut link = view.read(store.field(field!(StoreBlock<'_>, extents)))?;
-        let (mut rows, mut row, mut first_zero) = (Rows::default(), 0, None);
-        let mut chunks_left = heap.pmem().len_bytes() / size_of::<ExtentChunk<'_>>() as u64;
-        while !link.is_null() {
-            let chunk = view.read(link).map_err(|_| corrupted(link.offset()))?;
-            if chunk.magic != EXTENT_CHUNK_MAGIC || chunks_left == 0 {
-                return Err(corrupted(link.offset()).into());
-            }
-            chunks_left -= 1;
-            let places = (link.offset() + offset_of!(ExtentChunk<'_>, rows) as u64..)
-                .step_by(size_of::<ExtentRow<'_>>());
-            for (ExtentRow { extent, class }, place) in chunk.rows.iter().zip(places) {
-                row += 1;
-                if extent.is_null() && *class == 0 {
-                    first_zero = first_zero.or(Some(place));
-                    continue;
-                }
-                let class = unchecked(*class, extent.offset()).filter(|class| *class > 0);
-                rows.used.push((extent.offset(), class.ok_or_else(|| corrupted(extent.offset()))? - 1));
-                rows.count = row;
-                rows.lost = first_zero.map(corrupted);
-            }
-            link = chunk.next;
-        }
-        Ok(rows)
-    })
 }

@@ -8,52 +8,52 @@ use pm_core::Pmem;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Units that no one else takes, by class.
+/// Units that no other change takes.
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
-    units: RefCell<BTreeMap<Class, Vec<SetAside>>>,
+    nodes: RefCell<Vec<SetAside>>,
+    /// Records by the length that they were taken for.
+    records: RefCell<BTreeMap<u64, Vec<SetAside>>>,
+}
+
+/// The least length of which each record of `len` bytes has room for.
+fn key_of(len: u64) -> u64 {
+    Class::of_record(len).and_then(Class::record_bytes).unwrap_or(len)
 }
 
 impl Stock {
-    fn add(&self, class: Class, unit: Reserved<'_>) {
-        self.units.borrow_mut().entry(class).or_default().push(unit.set_aside());
+    fn take_record(&self, len: u64) -> Option<SetAside> {
+        self.records.borrow_mut().get_mut(&key_of(len))?.pop()
     }
 
-    fn take(&self, class: Class) -> Option<SetAside> {
-        self.units.borrow_mut().get_mut(&class)?.pop()
-    }
-
-    /// Takes a record of any class that has room for `len` bytes.
+    /// Takes a record that has room for `len` bytes.
     fn take_at_least(&self, len: u64) -> Option<SetAside> {
-        let smallest = Class::of_record(len)?;
-        self.units.borrow_mut().range_mut(smallest..).find_map(|(_, units)| units.pop())
+        self.records.borrow_mut().range_mut(len..).find_map(|(_, units)| units.pop())
     }
 
     /// Sets a record of `len` bytes aside.
     pub(crate) fn add_record<P: Pmem>(&self, session: &Session<P>, len: u64) -> Result<(), WriteError> {
         let record = session.space.reserve_record(&session.heap, len)?;
-        if let Some(class) = Class::of_record(len) {
-            self.add(class, record);
-        }
+        self.records.borrow_mut().entry(key_of(len)).or_default().push(record.set_aside());
         Ok(())
     }
 
     /// Sets a node aside.
     pub(crate) fn add_node<P: Pmem>(&self, session: &Session<P>) -> Result<(), WriteError> {
-        self.add(Class::NODES, session.space.reserve_unit(&session.heap, Class::NODES)?);
+        let node = session.space.reserve_unit(&session.heap, Class::NODES)?;
+        self.nodes.borrow_mut().push(node.set_aside());
         Ok(())
     }
 
     /// Releases a record of `len` bytes that is not needed any more.
     pub(crate) fn release_record<P: Pmem>(&self, session: &Session<P>, len: u64) {
-        let unit = Class::of_record(len).and_then(|class| self.take(class));
-        drop(unit.map(|unit| session.space.resume(unit)));
+        drop(self.take_record(len).map(|unit| session.space.resume(unit)));
     }
 
     /// Releases all.
     pub(crate) fn release<P: Pmem>(&self, session: &Session<P>) {
-        let units = self.units.take().into_values().flatten();
-        units.for_each(|unit| drop(session.space.resume(unit)));
+        let records = self.records.take().into_values().flatten();
+        self.nodes.take().into_iter().chain(records).for_each(|unit| drop(session.space.resume(unit)));
     }
 }
 
@@ -77,7 +77,7 @@ impl<'c, P: Pmem> Supply<'c, P> {
 
     /// Takes a record of at least `len` bytes.
     pub(crate) fn record(&self, len: u64) -> Result<Reserved<'c>, WriteError> {
-        let set_aside = self.stock.and_then(|stock| stock.take(Class::of_record(len)?));
+        let set_aside = self.stock.and_then(|stock| stock.take_record(len));
         match set_aside {
             Some(unit) => Ok(self.session.space.resume(unit)),
             None => self.session.space.reserve_record(&self.session.heap, len),
@@ -94,7 +94,7 @@ impl<'c, P: Pmem> Supply<'c, P> {
 
     /// Takes a node, whose bytes are zero.
     pub(crate) fn node(&self) -> Result<Reserved<'c>, WriteError> {
-        let set_aside = self.stock.and_then(|stock| stock.take(Class::NODES));
+        let set_aside = self.stock.and_then(|stock| stock.nodes.borrow_mut().pop());
         match set_aside {
             Some(unit) => Ok(self.session.space.zeroed(&self.session.heap, self.session.space.resume(unit))),
             None => self.session.space.reserve_node(&self.session.heap),

@@ -518,7 +518,7 @@ fn key_out_of_order_ends_a_load() {
         assert_eq!((error.durable, table.len().unwrap()), (5_000, 5_000));
     }
     assert_eq!(table.extend_sorted([]).unwrap(), 0);
-    let long = vec![0; 300 << 10];
+    let long = vec![0; 16 << 20];
     let bytes = store.table::<u64, &[u8]>("bytes").unwrap();
     let entries = [(1, b"short".as_slice()), (2, &long)];
     let error = bytes.extend_sorted(entries).unwrap_err();

@@ -1,8 +1,9 @@
 //! Tests on full stores.
 
-use pm_btree::{OpenError, Store, StoreOptions, TableError, WriteError};
+use pm_btree::{OpenError, Store, StoreOptions, Table, TableError, WriteError};
 use pm_core::{Pmem, Region};
-use pm_testkit::any;
+use pm_testkit::{AnyPmem, any};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A full store takes more entries once it has grown, several times, and keeps all of them over the next open. A size that is too small changes nothing.
@@ -28,11 +29,7 @@ fn full_store_grows() {
         let table = store.table::<u64, &[u8]>("t").unwrap();
         (0..keys).for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), [7; 300]));
     }
-    let mut bytes = vec![0; usize::try_from(store.stats().unwrap().pool_bytes).unwrap()];
-    store.heap().pmem().load(0, &mut bytes);
-    let killed = Region::anonymous(bytes.len() as u64).unwrap();
-    killed.store(0, &bytes);
-    let store = Store::attach(any(killed), &options).unwrap();
+    let store = Store::attach(any(copy(&store)), &options).unwrap();
     assert!(store.check().unwrap().is_sound());
     assert_eq!(store.table::<u64, &[u8]>("t").unwrap().len().unwrap(), keys);
     assert_eq!(store.heap().blocks(), store.blocks());
@@ -128,4 +125,138 @@ fn compaction_releases_emptied_leaves() {
     assert!(store.check().unwrap().is_sound());
     store.compact().unwrap();
     assert_eq!(store.compact().unwrap(), 0);
+}
+
+/// A copy of the region of an open store, as a kill would leave it.
+fn copy<P: Pmem>(store: &Store<P>) -> Arc<Region> {
+    let mut bytes = vec![0; usize::try_from(store.stats().unwrap().pool_bytes).unwrap()];
+    store.heap().pmem().load(0, &mut bytes);
+    let killed = Region::anonymous(bytes.len() as u64).unwrap();
+    killed.store(0, &bytes);
+    Arc::new(killed)
+}
+
+/// Inserts values of this length from key 0 on until the store is full, and returns their number.
+fn fill(table: &Table<u64, &'static [u8], AnyPmem<'static>>, bytes: usize) -> u64 {
+    let value = vec![7; bytes];
+    let mut keys = 0;
+    loop {
+        match table.insert(keys, &value) {
+            Ok(_) => keys += 1,
+            Err(error) => {
+                assert!(matches!(error, WriteError::Full), "{error}");
+                return keys;
+            }
+        }
+    }
+}
+
+/// The space of removed values serves values of other lengths, also after an open, and after a kill.
+#[test]
+fn space_of_removed_values_serves_other_lengths() {
+    let options = StoreOptions::new();
+    let format = || Arc::new(Region::anonymous(16 << 20).unwrap());
+    let lengths = [500, 600, 3000, 100, 20_000, 40];
+    let of_new = lengths.map(|bytes| {
+        let store = Store::format(any(format()), &options).unwrap();
+        fill(&store.table("t").unwrap(), bytes)
+    });
+    let mut pmem = format();
+    let mut store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
+    for (round, (bytes, of_new)) in lengths.into_iter().zip(of_new).enumerate() {
+        let table = store.table::<u64, &[u8]>("t").unwrap();
+        let keys = fill(&table, bytes);
+        assert!(keys * 100 >= of_new * 95, "{keys} values of {bytes}, and {of_new} in a new store");
+        assert_eq!(table.len().unwrap(), keys);
+        assert!(table.range(..).all(|entry| entry.unwrap().1.value() == vec![7; bytes]));
+        let even = table.retain(|key, _| key % 2 == 0).unwrap();
+        assert_eq!(even, keys / 2);
+        table.retain(|_, _| false).unwrap();
+        assert!(store.check().unwrap().is_sound());
+        assert_eq!(store.heap().blocks(), store.blocks());
+        drop(table);
+        // Leaves stay leaves: a store of short values would have many of them.
+        store.compact().unwrap();
+        match round % 3 {
+            0 => (),
+            1 => {
+                store.close().unwrap();
+                store = Store::attach(any(Arc::clone(&pmem)), &options).unwrap();
+            }
+            _ => {
+                pmem = copy(&store);
+                store = Store::attach(any(Arc::clone(&pmem)), &options).unwrap();
+            }
+        }
+    }
+}
+
+/// Values longer than a quarter of an extent have blocks of their own, which return to the heap.
+#[test]
+fn long_values_have_blocks_of_their_own() {
+    let options = StoreOptions::new().node_slots(4);
+    let mut pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
+    let mut store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut model = BTreeMap::new();
+    for round in 0..6 {
+        let table = store.table::<&[u8], &[u8]>("t").unwrap();
+        for _ in 0..300 {
+            let key = vec![7; random.usize(1..12) * 1000];
+            if random.u8(..3) == 0 {
+                assert_eq!(table.remove(&key).unwrap(), model.remove(&key).is_some());
+            } else {
+                let value = vec![random.u8(..); random.usize(..40_000)];
+                let was_absent = table.insert(&key, &value).unwrap();
+                assert_eq!(was_absent, model.insert(key, value).is_none());
+            }
+        }
+        let found: BTreeMap<Vec<u8>, Vec<u8>> = table
+            .range(..)
+            .map(|entry| entry.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())).unwrap())
+            .collect();
+        assert!(found == model, "round {round}");
+        assert!(store.check().unwrap().is_sound());
+        drop(table);
+        if round % 2 == 0 {
+            store.close().unwrap();
+        } else {
+            pmem = copy(&store);
+        }
+        store = Store::attach(any(Arc::clone(&pmem)), &options).unwrap();
+        assert_eq!(store.heap().blocks(), store.blocks());
+    }
+    let table = store.table::<&[u8], &[u8]>("t").unwrap();
+    table.retain(|_, _| false).unwrap();
+    drop(table);
+    store.compact().unwrap();
+    assert!(store.stats().unwrap().extent_bytes < 300 << 10, "{:?}", store.stats().unwrap());
+}
+
+/// Threads that release and take records of few lengths, so that extents are returned while others look at them.
+#[test]
+fn extents_are_returned_beside_changes() {
+    let options = StoreOptions::new().extent_bytes(4096);
+    let store = Store::format(any(Region::anonymous(3 << 20).unwrap()), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let table = &table;
+            scope.spawn(move || {
+                for round in 0..60_u8 {
+                    let len = [100, 250, 600, 1000, 1500][usize::from(round) % 5];
+                    for key in 0..60 {
+                        table.insert(thread << 32 | key, &vec![round; len]).unwrap();
+                    }
+                    for key in 0..60 {
+                        let key = thread << 32 | key;
+                        assert_eq!(table.get(key).unwrap().unwrap().value(), vec![round; len]);
+                        assert!(round % 7 != 0 || table.remove(key).unwrap());
+                    }
+                }
+            });
+        }
+    });
+    assert!(store.check().unwrap().is_sound());
+    assert_eq!(store.heap().blocks(), store.blocks());
 }

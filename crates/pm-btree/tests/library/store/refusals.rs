@@ -46,15 +46,16 @@ fn full_store_loses_nothing_and_goes_on() {
 
 #[test]
 fn long_value_is_refused() {
-    let store = Store::format(any(anonymous(1 << 20)), &StoreOptions::new()).unwrap();
+    let store = Store::format(any(anonymous(64 << 20)), &StoreOptions::new()).unwrap();
     let table = store.table::<&str, &[u8]>("t").unwrap();
-    let Err(WriteError::TooLong { max_bytes, .. }) = table.insert("key", &[1; 300 << 10]) else {
+    let Err(WriteError::TooLong { max_bytes, .. }) = table.insert("key", &vec![1; 16 << 20]) else {
         panic!("longer than the longest record")
     };
     assert!(table.is_empty().unwrap());
     let longest = vec![1; usize::try_from(max_bytes).unwrap() - 8 - "key".len()];
     assert!(table.insert("key", &longest).unwrap());
-    assert_eq!(table.get("key").unwrap().unwrap().value(), longest);
+    assert!(table.get("key").unwrap().unwrap().value() == longest);
+    assert!(matches!(table.insert("key", &[&longest[..], &[1]].concat()), Err(WriteError::TooLong { .. })));
 }
 
 #[test]
