@@ -1,5 +1,7 @@
 //! Objects: loads against the bare seam and pread(2), opens by name against a store's `get`, and durable stores against a heap's transactions, by one thread.
 
+mod tiers;
+
 use clap::Parser;
 use miette::{IntoDiagnostic as _, Result};
 use pm_alloc::{Heap, HeapOptions, TxError};
@@ -20,6 +22,18 @@ use std::time::Instant;
 struct Options {
     #[command(flatten)]
     cli: Cli,
+    /// Measure only a part.
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Single calls.
+    Calls,
+    /// Loads from three tiers, of which two are emulated, against the best places that do not change.
+    Tiers,
 }
 
 /// The contents of each object: words, of which a load copies eight and a store six.
@@ -41,10 +55,21 @@ type Rates = [f64; CALLS.len()];
 
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
-    let count = if options.cli.quick { 50_000 } else { 1_000_000 };
     let mut report = Report::new("objects");
+    let includes = |part| options.only.is_none_or(|only| only == part);
+    if includes(Part::Calls) {
+        calls(&options.cli, &mut report)?;
+    }
+    if includes(Part::Tiers) {
+        tiers::measure(&options.cli, &mut report)?;
+    }
+    options.cli.finish(&report)
+}
+
+fn calls(cli: &Cli, report: &mut Report) -> Result<()> {
+    let count = if cli.quick { 50_000 } else { 1_000_000 };
     report.fact("objects of 256 B", count);
-    let measured: Vec<[Rates; 2]> = rounds_of(options.cli.round_count(5, 2), |index| {
+    let measured: Vec<[Rates; 2]> = rounds_of(cli.round_count(5, 2), |index| {
         let directory = tempfile::tempdir_in("/dev/shm").into_diagnostic()?;
         if index == 0 { ours(directory.path(), count) } else { theirs(directory.path(), count) }
     })?;
@@ -52,7 +77,7 @@ fn main() -> Result<ExitCode> {
         let pair = |[ours, theirs]: &[Rates; 2]| Pair { ours: ours[call], theirs: theirs[call] };
         report.row(name, rival, "calls/s", measured.iter().map(pair).collect(), Some(goal));
     }
-    options.cli.finish(&report)
+    Ok(())
 }
 
 /// The calls a second of `count` calls.

@@ -10,6 +10,7 @@ use crate::maintenance::check::{self, CheckReport};
 use crate::ops::naming::create::{self, Existing};
 use crate::ops::naming::{names, recover};
 use crate::session::frames::Frames;
+use crate::session::placement::Placement;
 use crate::session::shared::{Shared, check_name};
 use crate::volume::Volume;
 use crate::volume::file::FileTier;
@@ -75,6 +76,8 @@ pub struct Stats {
     pub dram_used_bytes: u64,
     /// The greatest length of that memory.
     pub dram_bytes: u64,
+    /// The number of copies of chunks to DRAM, and of moves up from the file, since the pool was opened.
+    pub moves: u64,
 }
 
 impl Objects<Region> {
@@ -447,6 +450,7 @@ impl<P: Pmem> Objects<P> {
             file_bytes: file_slots * volume.chunk_bytes,
             dram_used_bytes,
             dram_bytes,
+            moves: self.shared.placement.as_ref().map_or(0, Placement::moves),
         })
     }
 

@@ -1,6 +1,6 @@
 //! How often chunks are used, and which of two is to be on the faster medium. No thread does this: loads and stores pay for it.
 //!
-//! The count of a chunk is in 16ths of a load. It is halved every *period*, of four loads for each chunk that is in use, so that old uses count less. A chunk takes
+//! The count of a chunk is in 16ths of a load. It is halved every *period*, of six loads for each chunk that is in use, so that old uses count less. A chunk takes
 //! the place of another on a faster medium if what its loads would save is more than what the other's do, by a quarter, by the cost of the copy, and by
 //! a number of loads, the *margin*. Where moves do not pay, as with uniform loads, the margin grows; when loads become slower, as when other chunks are in use, it is small again.
 
@@ -92,10 +92,12 @@ pub(crate) struct Placement {
     margin: AtomicU64,
     tallies: Tallies,
     past: Mutex<Past>,
-    /// Whether the pool was full in this period.
+    /// Whether the pool was full, and nothing was freed since.
     is_pool_full: AtomicBool,
     /// What random numbers come from.
     randoms: AtomicU64,
+    /// The moves of earlier periods.
+    past_moves: AtomicU64,
 }
 
 impl Placement {
@@ -108,6 +110,7 @@ impl Placement {
             tallies: Tallies::default(),
             is_pool_full: AtomicBool::new(false),
             randoms: AtomicU64::new(0),
+            past_moves: AtomicU64::new(0),
             past: Mutex::new(Past { reference: None, margin: MARGIN_MIN }),
         }
     }
@@ -155,6 +158,11 @@ impl Placement {
         }
     }
 
+    /// The number of moves so far.
+    pub(crate) fn moves(&self) -> u64 {
+        self.past_moves.load(Relaxed) + self.tallies.moves.load(Relaxed)
+    }
+
     /// Notes a move between tiers, and what it has cost.
     pub(crate) fn note_move(&self, cost: u64) {
         self.tallies.moves.fetch_add(1, Relaxed);
@@ -171,7 +179,9 @@ impl Placement {
         }
         let mean = take(&self.tallies.cost) as f64 / loads as f64;
         let loads = (loads * SAMPLED) as f64;
-        let moves = take(&self.tallies.moves) as f64 / loads;
+        let moves = take(&self.tallies.moves);
+        self.past_moves.fetch_add(moves, Relaxed);
+        let moves = moves as f64 / loads;
         let move_cost = take(&self.tallies.move_cost) as f64 / loads;
         match past.reference {
             Some(reference) if mean <= 1.05 * reference => {
@@ -187,17 +197,16 @@ impl Placement {
         }
         self.margin.store(past.margin, Relaxed);
         let chunks = take(&self.tallies.chunks);
-        self.length.store((4 * chunks).max(PERIOD_MIN) / SAMPLED, Relaxed);
-        self.is_pool_full.store(false, Relaxed);
+        self.length.store((6 * chunks).max(PERIOD_MIN) / SAMPLED, Relaxed);
         self.period.fetch_add(1, Relaxed);
     }
 
-    /// Notes that the pool was full.
-    pub(crate) fn note_pool_full(&self) {
-        self.is_pool_full.store(true, Relaxed);
+    /// Notes that the pool is full, or has room again.
+    pub(crate) fn note_pool_full(&self, is_full: bool) {
+        self.is_pool_full.store(is_full, Relaxed);
     }
 
-    /// Whether the pool was full in this period: then a chunk that moves up takes the place of another.
+    /// Whether the pool is full: then a chunk that moves up takes the place of another.
     pub(crate) fn is_pool_full(&self) -> bool {
         self.is_pool_full.load(Relaxed)
     }
@@ -251,7 +260,7 @@ impl Placement {
 mod tests {
     use super::*;
 
-    const OF_MODELS: Latencies = Latencies { dram: 60, pool: 85, file: 25_000 };
+    const OF_MODELS: Latencies = Latencies { dram: 60, pool: 85, file: 25_000, move_down: 28_000 };
 
     #[test]
     fn counts_are_halved_in_each_period() {
@@ -293,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn a_period_has_four_loads_for_each_chunk_in_use() {
+    fn a_period_has_six_loads_for_each_chunk_in_use() {
         let placement = Placement::new(OF_MODELS);
         let heats: Vec<AtomicU32> = (0..50_000).map(|_| AtomicU32::new(0)).collect();
-        for load in 0_u64..2_000_000 {
+        for load in 0_u64..4_000_000 {
             placement.note_use(&heats[usize::try_from(load * 7919 % 50_000).unwrap()], LOAD);
             placement.note_load(Tier::Dram);
         }
         let length = placement.length.load(Relaxed) * SAMPLED;
-        assert!((190_000..=200_016).contains(&length), "{length}");
+        assert!((290_000..=300_016).contains(&length), "{length}");
     }
 }

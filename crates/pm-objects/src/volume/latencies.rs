@@ -9,11 +9,14 @@ pub(crate) struct Latencies {
     pub(crate) dram: u64,
     pub(crate) pool: u64,
     pub(crate) file: u64,
+    /// What a move to the file takes, of one chunk of a batch.
+    pub(crate) move_down: u64,
 }
 
 impl Latencies {
-    pub(crate) fn new(dram: Duration, pool: Duration, file: Duration) -> Self {
-        Self { dram: nanoseconds(dram), pool: nanoseconds(pool), file: nanoseconds(file) }
+    pub(crate) fn new(dram: Duration, pool: Duration, file: Duration, move_down: Duration) -> Self {
+        let [dram, pool, file, move_down] = [dram, pool, file, move_down].map(nanoseconds);
+        Self { dram, pool, file, move_down }
     }
 
     /// That of a load, in nanoseconds.
@@ -44,7 +47,7 @@ impl Latencies {
 
     /// What a move to the pool costs, and that of another chunk to the file, in a batch.
     pub(crate) const fn swap(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(64) * self.pool + self.file + 5000
+        bytes.div_ceil(64) * self.pool + self.move_down
     }
 }
 

@@ -51,6 +51,7 @@ impl ObjectsOptions {
                 Duration::from_nanos(80),
                 Duration::from_nanos(170),
                 Duration::from_micros(20),
+                Duration::from_micros(50),
             ),
         }
     }
@@ -116,11 +117,11 @@ impl ObjectsOptions {
         self
     }
 
-    /// What a load takes from DRAM, the pool and the file, by which chunks are [copied](Self::dram_bytes) and moved between them. By default 80 ns, 170 ns and
-    /// 20 us.
+    /// What a load takes from DRAM, the pool and the file, and what a move of a chunk to the file takes when 64 move at once. By these, chunks are
+    /// [copied](Self::dram_bytes) and moved. By default 80 ns, 170 ns, 20 us and 50 us.
     #[must_use]
-    pub fn latencies(mut self, dram: Duration, pool: Duration, file: Duration) -> Self {
-        self.latencies = Latencies::new(dram, pool, file);
+    pub fn latencies(mut self, dram: Duration, pool: Duration, file: Duration, move_down: Duration) -> Self {
+        self.latencies = Latencies::new(dram, pool, file, move_down);
         self
     }
 

@@ -437,7 +437,7 @@ fn moves_are_atomic() {
             let explorer = Explorer::new(model).crashes(1).choices_per_point(2).nested_choices_per_point(1);
             explore_in(subject, explorer, ops);
         }
-        if crate::is_deep() || ops.len() == 1 {
+        if ops.len() == 1 || crate::is_deep() && ops.len() == 2 {
             let explorer = Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(1);
             explore_in(subject, explorer, ops);
         }

@@ -194,7 +194,7 @@ impl<'c> Candidate<'c> {
             match store::store_once(shared, &stores) {
                 Ok(()) => return placement.note_swap(bytes),
                 Err(ObjectError::Full) if !placement.is_pool_full() || is_to_move(0) => {
-                    placement.note_pool_full();
+                    placement.note_pool_full(true);
                     if !is_to_move(room::least_count(shared, placement))
                         || !room::try_to_make_room(shared, Holds::Objects(&[self.locked]))
                     {

@@ -18,7 +18,7 @@ use std::sync::{Arc, TryLockError};
 const BATCH_CHUNKS: usize = 64;
 
 /// The number of chunks of which the least used ones are a batch.
-const BATCH_CANDIDATES: usize = 4 * BATCH_CHUNKS;
+const BATCH_CANDIDATES: usize = 16 * BATCH_CHUNKS;
 
 /// The number of chunks that are compared with one that would move up.
 const CANDIDATES: usize = 16;
@@ -73,7 +73,7 @@ pub(crate) fn with_room<P: Pmem, R>(
                     all.iter().try_for_each(|locked| locked.check())?;
                 }
                 if let Some(placement) = &shared.placement {
-                    placement.note_pool_full();
+                    placement.note_pool_full(true);
                 }
                 if move_some_down(shared, holds)? {
                     waits = 0;
@@ -241,7 +241,7 @@ fn least_used<P: Pmem>(shared: &Shared<P>, cursor: &mut u64) -> Vec<(Slot, Owner
         }
         unused += usize::from(count == 0);
         found.push((count, slot, owner));
-        if found.len() == BATCH_CANDIDATES || unused == BATCH_CANDIDATES / 2 {
+        if found.len() == BATCH_CANDIDATES || unused == 2 * BATCH_CHUNKS {
             break;
         }
     }

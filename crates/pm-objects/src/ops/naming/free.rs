@@ -98,6 +98,9 @@ pub(crate) fn free<P: Pmem>(
         });
         freed?;
         slots.complete();
+        if let Some(placement) = &shared.placement {
+            placement.note_pool_full(false);
+        }
         if is_last {
             (state.has_intent, state.is_unfinished) = (false, false);
             return Ok(());
