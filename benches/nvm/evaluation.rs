@@ -3,16 +3,21 @@
 use crate::bandwidth;
 use crate::client::Runs;
 use crate::latency;
+use crate::paging;
 use crate::queued;
 use crate::supervisor;
-use miette::{IntoDiagnostic as _, Result};
-use pm_bench::nvm::cell::{Cell, Point, Spread, crossing};
+use miette::{IntoDiagnostic as _, Result, WrapErr as _};
+use pm_bench::nvm::cell::{Cell, Point};
+use pm_bench::nvm::derived::{self, BUSES, curve};
 use pm_bench::nvm::figures::{self, LatencyCell};
 use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::page;
+use pm_bench::nvm::paper;
 use pm_bench::nvm::spin::Delays;
 use pm_bench::nvm::technology::{Technologies, Technology};
 use pm_bench::{Cli, Plot, Report, Series};
+use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use xtask::apt::{self, Need};
@@ -24,10 +29,14 @@ const NEEDS: [Need; 5] = [
     Need::new("losetup", "mount"),
     Need::new("fusermount3", "fuse3"),
 ];
-const BUSES: [&str; 2] = ["memory-bus", "pcie"];
 
 /// Measures everything, and writes the report.
-pub(crate) fn run(cli: &Cli, technologies: &Technologies, only: &[String]) -> Result<ExitCode> {
+pub(crate) fn run(
+    cli: &Cli,
+    technologies: &Technologies,
+    only: &[String],
+    document: Option<&Path>,
+) -> Result<ExitCode> {
     let mut journal = supervisor::journal_of_worker()?;
     let mut report = Report::new("nvm");
     let runs = Runs {
@@ -52,15 +61,20 @@ pub(crate) fn run(cli: &Cli, technologies: &Technologies, only: &[String]) -> Re
     let mut rates = figures::bandwidth_cells(technologies).into_diagnostic()?;
     rates.retain(|cell| is_chosen(&cell.name, &cell.technology));
     let mut points = on_block_devices(&mut journal, &spinning, &behind_fuse, runs, &mut report)?;
+    let chosen = technologies.iter().filter(|technology| is_chosen("fig9/", technology));
+    points.extend(paging(&mut journal, &chosen.collect::<Vec<_>>(), runs, &mut report)?);
     points.extend(bandwidth::measure(&rates, runs, &mut report)?);
-    points.extend(added_by_file_systems(&points));
-    points.extend(crossings(&points));
+    points.extend(derived::all(&points));
     points.sort_by_key(|point| point.name.split('/').next().map(str::to_owned));
     let charts = [("fig6", latency_chart(&points)), ("fig7", bandwidth_chart(&points))];
     for (name, chart) in &charts {
         report.chart(*name, chart);
     }
     report.page(page::html("What slow and fast memories do to whole systems", &points, &charts));
+    if let Some(path) = document {
+        let text = paper::document(&report.machine_line(), &points);
+        fs::write(path, text).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
+    }
     report.data("cells", serde_json::to_value(&points).into_diagnostic()?);
     cli.finish(&report)
 }
@@ -100,71 +114,24 @@ fn on_block_devices(
     Ok(spinning.chain(slow).chain(queued).chain(flushes).collect())
 }
 
-/// What each file system adds to the latency of each technology, in microseconds and as a part of it.
-fn added_by_file_systems(points: &[Point]) -> Vec<Point> {
-    let spread_of = |name: &str| {
-        let point = points.iter().find(|point| point.name == name)?;
-        if let Cell::Measured(spread) = point.cell { Some(spread) } else { None }
-    };
-    let mut added = Vec::new();
-    for point in points.iter().filter(|point| point.name.starts_with("fig5/")) {
-        let parts: Vec<&str> = point.name.split('/').collect();
-        let [_, technology, layer @ ("xfs" | "ext4"), kind] = parts[..] else { continue };
-        let raw = spread_of(&format!("fig5/{technology}/raw/{kind}"));
-        let (Some(raw), Some(with)) = (raw, spread_of(&point.name)) else { continue };
-        let derived = |part: &str, unit, of: &dyn Fn(f64, f64) -> f64| Point {
-            name: format!("fig5/{technology}/{layer}-adds/{kind}/{part}"),
-            path: point.path,
-            unit,
-            asked: None,
-            floor: None,
-            // At worst, the extremes were those of different moments.
-            cell: Cell::Measured(Spread {
-                median: of(with.median, raw.median),
-                low: of(with.low, raw.high),
-                high: of(with.high, raw.low),
-            }),
-        };
-        added.push(derived("us", "us", &|with, raw| with - raw));
-        added.push(derived("percent", "%", &|with, raw| 100.0 * (with / raw - 1.0)));
+fn paging(
+    journal: &mut Journal,
+    technologies: &[&Technology],
+    runs: Runs,
+    report: &mut Report,
+) -> Result<Vec<Point>> {
+    if apt::is_root() {
+        return paging::measure(journal, technologies, runs, report);
     }
-    added
-}
-
-/// The latency at which the memory bus takes longer than PCI Express.
-fn crossings(points: &[Point]) -> Vec<Point> {
-    let crossing_of = |kind: &str| {
-        let curves = BUSES.map(|bus| curve(points, "fig6", bus, kind, Point::median));
-        let asked = BUSES.map(|bus| curve(points, "fig6", bus, kind, |point| point.asked));
-        let at = crossing(&curves[0], &curves[1]);
-        let none = || Cell::Not("the curves do not cross".into());
-        (!curves[0].is_empty()).then(|| Point {
-            name: format!("fig6/crossing/{kind}"),
-            path: "zram",
-            unit: "ns",
-            asked: crossing(&asked[0], &asked[1]),
-            floor: None,
-            cell: at.map_or_else(none, |at| Cell::Measured(Spread { median: at, low: at, high: at })),
-        })
+    let not = |technology: &&Technology| Point {
+        name: figures::paging(&technology.name, figures::PAGING_HALVES[0]),
+        path: paging::PATH,
+        unit: "1/s",
+        asked: None,
+        floor: None,
+        cell: Cell::Not("needs root, for swapping and control groups".into()),
     };
-    ["read", "write"].into_iter().filter_map(crossing_of).collect()
-}
-
-/// The points of one curve of Fig. 6 or 7, over nanoseconds of the memory.
-fn curve(
-    points: &[Point],
-    figure: &str,
-    bus: &str,
-    kind: &str,
-    value: impl Fn(&Point) -> Option<f64>,
-) -> Vec<(f64, f64)> {
-    let point = |point: &Point| {
-        let parts: Vec<&str> = point.name.split('/').collect();
-        let [name, of, ns, direction] = parts[..] else { return None };
-        (name == figure && of == bus && direction == kind).then_some(())?;
-        Some((ns.parse().ok()?, value(point)?))
-    };
-    points.iter().filter_map(point).collect()
+    Ok(technologies.iter().map(not).collect())
 }
 
 fn latency_chart(points: &[Point]) -> Plot {

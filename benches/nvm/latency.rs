@@ -6,7 +6,7 @@ use crate::zram::Zram;
 use miette::{IntoDiagnostic as _, Result};
 use pm_bench::nvm::cell::{Cell, Point, Spread};
 use pm_bench::nvm::device::Kind;
-use pm_bench::nvm::figures::{LatencyCell, Layer};
+use pm_bench::nvm::figures::{self, LatencyCell, Layer};
 use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::spin::{Delay, Delays};
 use pm_bench::{Pair, Report, median};
@@ -20,7 +20,7 @@ const GOAL: f64 = 0.95;
 
 /// The latencies of the path itself in microseconds, the program included.
 #[derive(Clone, Copy, Debug)]
-struct Floors {
+pub(crate) struct Floors {
     read: f64,
     write: f64,
 }
@@ -37,7 +37,7 @@ pub(crate) fn measure(
     client::fill(&zram.device)?;
     let mut points = Vec::new();
     for kind in [Kind::Read, Kind::Write] {
-        without_delay(&zram.device, &format!("no-delay/raw/{kind}"), kind, runs, &mut points)?;
+        without_delay(&zram.device, figures::no_delay(Layer::Raw, kind), kind, runs, &mut points)?;
     }
     let floors = floors(&zram, runs, &mut points)?;
     for layer in [Layer::Raw, Layer::Xfs, Layer::Ext4] {
@@ -53,7 +53,7 @@ pub(crate) fn measure(
             let file = files::mount(journal, layer, &zram.device)?.join("file");
             client::fill(&file)?;
             for kind in [Kind::Read, Kind::Write] {
-                without_delay(&file, &format!("no-delay/{layer}/{kind}"), kind, runs, &mut points)?;
+                without_delay(&file, figures::no_delay(layer, kind), kind, runs, &mut points)?;
             }
             file
         };
@@ -122,7 +122,7 @@ fn of_layer_measured(
 }
 
 impl Floors {
-    const fn of(self, kind: Kind) -> f64 {
+    pub(crate) const fn of(self, kind: Kind) -> f64 {
         match kind {
             Kind::Read => self.read,
             Kind::Write | Kind::Flush => self.write,
@@ -138,22 +138,28 @@ fn spin_ns(cell: &LatencyCell, floors: Floors) -> Option<u32> {
 }
 
 /// Measures the device with the program attached, whose shortest delay is a nanosecond: what no technology can be faster than.
-fn floors(zram: &Zram, runs: Runs, points: &mut Vec<Point>) -> Result<Floors> {
+pub(crate) fn floors(zram: &Zram, runs: Runs, points: &mut Vec<Point>) -> Result<Floors> {
     let least = Delay { base_ns: 1, kib_ns: 0 };
     let attached = zram.delay(|device| Delays { device, read: least, write: least, longest_ns: 1 })?;
-    let mut floor = |kind| without_delay(&zram.device, &format!("floor/raw/{kind}"), kind, runs, points);
+    let mut floor = |kind| without_delay(&zram.device, format!("fig5/floor/raw/{kind}"), kind, runs, points);
     let floors = Floors { read: floor(Kind::Read)?, write: floor(Kind::Write)? };
     drop(attached);
     Ok(floors)
 }
 
 /// Measures a target as it is.
-fn without_delay(target: &Path, name: &str, kind: Kind, runs: Runs, points: &mut Vec<Point>) -> Result<f64> {
+fn without_delay(
+    target: &Path,
+    name: String,
+    kind: Kind,
+    runs: Runs,
+    points: &mut Vec<Point>,
+) -> Result<f64> {
     let medians: Result<Vec<f64>> =
         (0..runs.count).map(|_| client::latency_us(target, kind, runs.time)).collect();
     let spread = Spread::of(&medians?);
     points.push(Point {
-        name: format!("fig5/{name}"),
+        name,
         path: PATH,
         unit: "us",
         asked: None,

@@ -10,6 +10,7 @@ mod evaluation;
 mod export;
 mod files;
 mod latency;
+mod paging;
 mod queued;
 mod supervisor;
 mod zram;
@@ -33,9 +34,18 @@ struct Options {
     /// Evaluate only these technologies [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
+    /// Also write the paper's numbers, ours beside them, into this Markdown file.
+    #[arg(long, value_name = "FILE")]
+    document: Option<PathBuf>,
     /// Take down what a killed run has left, and do nothing else.
     #[arg(long)]
     clean: bool,
+    /// Be the program that pages, with an array of so many bytes.
+    #[arg(long, value_name = "BYTES", hide = true)]
+    thrash: Option<u64>,
+    /// The control group of that program.
+    #[arg(long, value_name = "DIR", hide = true)]
+    group: Option<PathBuf>,
     /// Do the work, for the supervisor.
     #[arg(long, hide = true)]
     worker: bool,
@@ -43,13 +53,16 @@ struct Options {
 
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
+    if let Some(bytes) = options.thrash {
+        return paging::serve(bytes, options.group.as_deref());
+    }
     if options.clean {
         return supervisor::clean();
     }
     // Everything that the user has given is checked before anything is set up.
     let technologies = technologies(&options)?;
     if options.worker {
-        return evaluation::run(&options.cli, &technologies, &options.only);
+        return evaluation::run(&options.cli, &technologies, &options.only, options.document.as_deref());
     }
     supervisor::run()
 }

@@ -155,6 +155,14 @@ impl Report {
         self.rows.iter().filter(|row| !row.is_met()).count()
     }
 
+    /// The machine, its kernel, the date, and the load of other programs before the start.
+    #[must_use]
+    pub fn machine_line(&self) -> String {
+        let Machine { cpu, cpu_count, kernel, date, load, .. } = &self.machine;
+        let load = load.map_or_else(|| "unknown".to_owned(), |load| format!("{load:.1}"));
+        format!("{cpu} x {cpu_count}, Linux {kernel}, {date}, load before the start {load}.")
+    }
+
     /// The machine, the facts, and one line for each comparison.
     #[must_use]
     pub fn table(&self) -> String {

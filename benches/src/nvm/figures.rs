@@ -9,6 +9,9 @@ use std::fmt;
 const SWEEP: [u64; 12] = [25, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 51_200];
 const LONGEST_ON_MEMORY_BUS: u64 = 1600;
 
+/// The arrays of Fig. 9, in halves of the memory: half of it, twice and eight times as much.
+pub const PAGING_HALVES: [u64; 3] = [1, 4, 16];
+
 /// The length of the paper's random accesses.
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -172,6 +175,41 @@ pub fn queued_cells(technologies: &Technologies) -> Result<Vec<QueuedCell>, Tech
         cells.push(QueuedCell { name, technology, layer: Layer::Raw, load: load(Direction::Read) });
     }
     Ok(cells)
+}
+
+/// The names of all cells of a run, those without delay included.
+pub fn names(technologies: &Technologies) -> Result<Vec<String>, TechnologyError> {
+    let mut names: Vec<String> = latency_cells(technologies)?.into_iter().map(|cell| cell.name).collect();
+    names.extend(bandwidth_cells(technologies)?.into_iter().map(|cell| cell.name));
+    names.extend(queued_cells(technologies)?.into_iter().map(|cell| cell.name));
+    names.extend(flush_cells(technologies).into_iter().map(|cell| cell.name));
+    let paged = technologies.iter().map(|technology| technology.name.as_str());
+    for technology in paged.chain(["dram", "no-delay"]) {
+        names.extend(PAGING_HALVES.map(|halves| paging(technology, halves)));
+        names.push(fault(technology));
+    }
+    for layer in [Layer::Raw, Layer::Xfs, Layer::Ext4] {
+        names.extend([Kind::Read, Kind::Write].map(|kind| no_delay(layer, kind)));
+    }
+    Ok(names)
+}
+
+/// The name of the cell with the latency of zram itself.
+#[must_use]
+pub fn no_delay(layer: Layer, kind: Kind) -> String {
+    format!("fig5/no-delay/{layer}/{kind}")
+}
+
+/// The name of the cell with the updates of an array of so many halves of the memory.
+#[must_use]
+pub fn paging(technology: &str, halves: u64) -> String {
+    format!("fig9/{technology}/{}", halves as f64 / 2.0)
+}
+
+/// The name of the cell with the cost of a fault.
+#[must_use]
+pub fn fault(technology: &str) -> String {
+    format!("fig9/{technology}/fault")
 }
 
 /// The flushes of the technologies that take time for one.

@@ -1,0 +1,8 @@
+//! Fig. 9: paging to slow and fast memories, by the kernel.
+
+mod group;
+mod measure;
+mod thrash;
+
+pub(crate) use measure::{PATH, measure};
+pub(crate) use thrash::serve;
