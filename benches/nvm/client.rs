@@ -1,6 +1,6 @@
 //! fio on block devices and files.
 
-use miette::Result;
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
 use pm_bench::fio::{self, Access, Job};
 use pm_bench::nvm::device::Kind;
 use std::path::Path;
@@ -25,7 +25,13 @@ pub(crate) fn fill(target: &Path) -> Result<()> {
 
 /// The median latency of one access of 4 KiB after the other, in microseconds. A flush is one after a write.
 pub(crate) fn latency_us(target: &Path, kind: Kind, time: Duration) -> Result<f64> {
-    let job = Job::new(if kind == Kind::Read { Access::Read } else { Access::Write }, 1);
+    latency_us_of(target, kind, 4, time)
+}
+
+/// The same of accesses of another length.
+pub(crate) fn latency_us_of(target: &Path, kind: Kind, kib: u32, time: Duration) -> Result<f64> {
+    let access = if kind == Kind::Read { Access::Read } else { Access::Write };
+    let job = Job { kib, ..Job::new(access, 1) };
     let mut options = vec!["--ioengine=psync", "--refill_buffers"];
     if kind == Kind::Flush {
         options.push("--fsync=1");
@@ -45,4 +51,42 @@ pub(crate) fn mb_s(target: &Path, access: Access, depth: u32, time: Duration) ->
 fn run(target: &Path, options: &[&str], job: Vec<String>) -> Result<String> {
     let name = format!("--filename={}", target.display());
     process::output(Command::new("fio").args([&name, "--direct=1"]).args(options).args(job))
+}
+
+/// The requests that a block device has served.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) reads: f64,
+    pub(crate) read_kib: f64,
+    pub(crate) writes: f64,
+    pub(crate) written_kib: f64,
+    pub(crate) flushes: f64,
+}
+
+impl Counts {
+    /// Those after another moment.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            reads: self.reads - before.reads,
+            read_kib: self.read_kib - before.read_kib,
+            writes: self.writes - before.writes,
+            written_kib: self.written_kib - before.written_kib,
+            flushes: self.flushes - before.flushes,
+        }
+    }
+}
+
+/// The requests so far: Documentation/block/stat.rst of Linux.
+pub(crate) fn counts(device: &Path) -> Result<Counts> {
+    let name = device.file_name().unwrap_or_default();
+    let path = Path::new("/sys/block").join(name).join("stat");
+    let text =
+        std::fs::read_to_string(&path).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
+    let fields: Vec<f64> = text.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    let [reads, _, sectors_read, _, writes, _, sectors_written, ..] = fields[..] else {
+        return Err(miette!("{} is {text:?}", path.display()));
+    };
+    // Older kernels do not count flushes.
+    let flushes = fields.get(15).copied().unwrap_or(0.0);
+    Ok(Counts { reads, read_kib: sectors_read / 2.0, writes, written_kib: sectors_written / 2.0, flushes })
 }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use xtask::apt::{self, Need};
 
-const NEEDS: [Need; 5] = [
+pub(crate) const NEEDS: [Need; 5] = [
     Need::new("fio", "fio"),
     Need::new("mkfs.xfs", "xfsprogs"),
     Need::new("mkfs.ext4", "e2fsprogs"),
@@ -30,11 +30,31 @@ const NEEDS: [Need; 5] = [
     Need::new("fusermount3", "fuse3"),
 ];
 
+/// What is measured; nothing chosen is everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    /// The names, long or short, of technologies.
+    pub(crate) technologies: Vec<String>,
+    /// The numbers of figures.
+    pub(crate) figures: Vec<u8>,
+}
+
+impl Chosen {
+    fn has(&self, name: &str, technology: &Technology) -> bool {
+        let is_of = |figure: &u8| name.starts_with(&format!("fig{figure}/"));
+        let is_sweep = is_of(&6) || is_of(&7);
+        let has_figure = self.figures.is_empty() || self.figures.iter().any(is_of);
+        let is_named = |name: &String| technology.has_name(name);
+        let is_any = self.technologies.is_empty() || !is_sweep && self.technologies.iter().any(is_named);
+        has_figure && is_any
+    }
+}
+
 /// Measures everything, and writes the report.
 pub(crate) fn run(
     cli: &Cli,
     technologies: &Technologies,
-    only: &[String],
+    chosen: &Chosen,
     document: Option<&Path>,
 ) -> Result<ExitCode> {
     let mut journal = supervisor::journal_of_worker()?;
@@ -45,10 +65,7 @@ pub(crate) fn run(
     };
     report.fact("runs of a cell", runs.count);
     report.fact("time of a run", format!("{:?}", runs.time));
-    let is_chosen = |name: &str, technology: &Technology| {
-        let is_sweep = name.starts_with("fig6/") || name.starts_with("fig7/");
-        only.is_empty() || !is_sweep && only.contains(&technology.name)
-    };
+    let is_chosen = |name: &str, technology: &Technology| chosen.has(name, technology);
     let mut cells = figures::latency_cells(technologies).into_diagnostic()?;
     cells.retain(|cell| is_chosen(&cell.name, &cell.technology));
     // A thread may not spin in the kernel for so long.
@@ -88,8 +105,13 @@ fn on_block_devices(
 ) -> Result<Vec<Point>> {
     if apt::is_root() {
         apt::ensure(&NEEDS)?;
-        let mut points = latency::measure(journal, spinning, runs, report)?;
-        points.extend(queued::measure(journal, behind_fuse, runs, report)?);
+        let mut points = Vec::new();
+        if !spinning.is_empty() {
+            points.extend(latency::measure(journal, spinning, runs, report)?);
+        }
+        if !behind_fuse.is_empty() {
+            points.extend(queued::measure(journal, behind_fuse, runs, report)?);
+        }
         return Ok(points);
     }
     let why = "needs root, for block devices";
@@ -120,6 +142,9 @@ fn paging(
     runs: Runs,
     report: &mut Report,
 ) -> Result<Vec<Point>> {
+    if technologies.is_empty() {
+        return Ok(Vec::new());
+    }
     if apt::is_root() {
         return paging::measure(journal, technologies, runs, report);
     }

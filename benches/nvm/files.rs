@@ -9,15 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::process;
 
-/// Makes a file system on a device, and mounts it. The journal unmounts it.
-pub(crate) fn mount(journal: &mut Journal, layer: Layer, device: &Path) -> Result<PathBuf> {
-    let mut make = match layer {
+/// Makes a file system on a device.
+pub(crate) fn make(layer: Layer, device: &Path) -> Result<()> {
+    let (program, force) = match layer {
         Layer::Raw => bail!("a device without a file system cannot be mounted"),
-        Layer::Xfs => Command::new("mkfs.xfs"),
-        Layer::Ext4 => Command::new("mkfs.ext4"),
+        Layer::Xfs => ("mkfs.xfs", "-f"),
+        Layer::Ext4 => ("mkfs.ext4", "-F"),
     };
-    let force = if layer == Layer::Xfs { "-f" } else { "-F" };
-    process::output(make.args(["-q", force]).arg(device))?;
+    process::output(Command::new(program).args(["-q", force]).arg(device)).map(drop)
+}
+
+/// Mounts the file system on a device. The journal unmounts it.
+pub(crate) fn mount(journal: &mut Journal, layer: Layer, device: &Path) -> Result<PathBuf> {
     let at = mount_point(&layer.to_string());
     journal.add(Left::Mount(at.clone())).into_diagnostic()?;
     fs::create_dir_all(&at).into_diagnostic().wrap_err_with(|| at.display().to_string())?;

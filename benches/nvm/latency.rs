@@ -50,6 +50,7 @@ pub(crate) fn measure(
         let target = if layer == Layer::Raw {
             zram.device.clone()
         } else {
+            files::make(layer, &zram.device)?;
             let file = files::mount(journal, layer, &zram.device)?.join("file");
             client::fill(&file)?;
             for kind in [Kind::Read, Kind::Write] {

@@ -10,17 +10,19 @@ mod evaluation;
 mod export;
 mod files;
 mod latency;
+mod on;
 mod paging;
 mod queued;
 mod supervisor;
 mod zram;
 
 use clap::Parser;
-use miette::{IntoDiagnostic as _, Result, WrapErr as _};
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure};
 use pm_bench::Cli;
 use pm_bench::nvm::technology::Technologies;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use xtask::apt;
 
 /// Figures on emulated memories.
 #[derive(Debug, Parser)]
@@ -34,9 +36,21 @@ struct Options {
     /// Evaluate only these technologies [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
+    /// Measure only these figures of 4, 5, 6, 7 and 9 [default: all, and single properties of the paths].
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    figures: Vec<u8>,
     /// Also write the paper's numbers, ours beside them, into this Markdown file.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
+    /// Run COMMAND on XFS on each of these technologies, in place of the figures.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "command")]
+    on: Vec<String>,
+    /// The input of a shell in the root directory of a new file system.
+    #[arg(value_name = "COMMAND", requires = "on")]
+    command: Option<String>,
+    /// Before each run of COMMAND, run this without delay, and do not measure it.
+    #[arg(long, value_name = "COMMAND", requires = "on")]
+    prepare: Option<String>,
     /// Take down what a killed run has left, and do nothing else.
     #[arg(long)]
     clean: bool,
@@ -61,8 +75,19 @@ fn main() -> Result<ExitCode> {
     }
     // Everything that the user has given is checked before anything is set up.
     let technologies = technologies(&options)?;
+    let chosen: Result<Vec<_>, _> = options.on.iter().map(|name| technologies.get(name)).collect();
+    let chosen = chosen.into_diagnostic()?;
+    if options.command.is_some() {
+        ensure!(apt::is_root(), "block devices and file systems need root");
+        apt::ensure(&evaluation::NEEDS)?;
+    }
+    let chosen_cells = evaluation::Chosen { technologies: options.only, figures: options.figures };
     if options.worker {
-        return evaluation::run(&options.cli, &technologies, &options.only, options.document.as_deref());
+        if let Some(command) = options.command {
+            let program = on::Program { command, prepare: options.prepare };
+            return on::run(&options.cli, &chosen, &program);
+        }
+        return evaluation::run(&options.cli, &technologies, &chosen_cells, options.document.as_deref());
     }
     supervisor::run()
 }

@@ -31,6 +31,12 @@ pub(crate) struct Cells {
     pub(crate) flushes: Vec<FlushCell>,
 }
 
+impl Cells {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.latencies.is_empty() && self.queued.is_empty() && self.flushes.is_empty()
+    }
+}
+
 /// The path without delay: microseconds, and megabytes a second of 16 requests.
 #[derive(Clone, Copy, Debug)]
 struct Floors {
@@ -65,7 +71,7 @@ pub(crate) fn measure(
     for layer in [Layer::Raw, Layer::Xfs, Layer::Ext4] {
         let latencies: Vec<_> = cells.latencies.iter().filter(|cell| cell.layer == layer).collect();
         let queued: Vec<_> = cells.queued.iter().filter(|cell| cell.layer == layer).collect();
-        if latencies.is_empty() && queued.is_empty() {
+        if latencies.is_empty() && queued.is_empty() && (layer != Layer::Raw || cells.flushes.is_empty()) {
             continue;
         }
         eprintln!("{PATH}, {layer}: {} cells", latencies.len() + queued.len());
@@ -74,6 +80,7 @@ pub(crate) fn measure(
         let target = if layer == Layer::Raw {
             measurement.export.device.clone()
         } else {
+            files::make(layer, &measurement.export.device)?;
             let file = files::mount(journal, layer, &measurement.export.device)?.join("file");
             client::fill(&file)?;
             file

@@ -16,7 +16,6 @@ pub(crate) struct Zram {
     pub(crate) device: PathBuf,
     /// The device's number as the kernel has it.
     id: u32,
-    number: u32,
     offsets: Offsets,
 }
 
@@ -40,21 +39,11 @@ impl Zram {
             fs::metadata(&device).into_diagnostic().wrap_err_with(|| device.display().to_string())?.rdev();
         // The kernel's own form of the number of a device.
         let id = rustix::fs::major(id) << 20 | rustix::fs::minor(id);
-        Ok(Self { device, id, number, offsets })
+        Ok(Self { device, id, offsets })
     }
 
     /// Delays its requests until the result is dropped.
     pub(crate) fn delay(&self, delays: impl FnOnce(u32) -> Delays) -> Result<Attached> {
         bpf::attach(c"block_bio_queue", &delays(self.id).program(self.offsets))
-    }
-    /// The reads and writes so far: fields 1 and 5 of Documentation/block/stat.rst.
-    pub(crate) fn request_counts(&self) -> Result<[f64; 2]> {
-        let path = format!("/sys/block/zram{}/stat", self.number);
-        let text = fs::read_to_string(&path).into_diagnostic().wrap_err_with(|| path.clone())?;
-        let fields: Vec<f64> = text.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-        match fields[..] {
-            [reads, _, _, _, writes, ..] => Ok([reads, writes]),
-            _ => Err(miette!("{path} is {text:?}")),
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::group;
 use super::thrash::{Ran, Thrash};
-use crate::client::Runs;
+use crate::client::{self, Counts, Runs};
 use crate::latency::{self, Floors};
 use crate::zram::Zram;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
@@ -128,9 +128,10 @@ fn paged(
             let attached =
                 zram.delay(|device| delays(technology, floors, device).unwrap_or_else(|| none(device)))?;
             let spins = delays(technology, floors, 0).unwrap_or_else(|| none(0));
-            let (ran, [reads, writes]) = waited(zram, &mut thrash, runs.time)?;
-            let spun_us =
-                (reads * f64::from(spins.read.base_ns) + writes * f64::from(spins.write.base_ns)) / 1e3;
+            let (ran, counts) = waited(zram, &mut thrash, runs.time)?;
+            let spun_us = (counts.reads * f64::from(spins.read.base_ns)
+                + counts.writes * f64::from(spins.write.base_ns))
+                / 1e3;
             measured.fault_us.push(ran.busy * 1e6 / ran.faults);
             measured.predicted_us.push(own_us + spun_us / ran.faults);
             let ran = thrash.run(THREADS, runs.time)?;
@@ -143,11 +144,10 @@ fn paged(
 }
 
 /// Lets one thread update words. Returns what it has done, and the reads and writes of the swap device.
-fn waited(zram: &Zram, thrash: &mut Thrash, time: Duration) -> Result<(Ran, [f64; 2])> {
-    let before = zram.request_counts()?;
+fn waited(zram: &Zram, thrash: &mut Thrash, time: Duration) -> Result<(Ran, Counts)> {
+    let before = client::counts(&zram.device)?;
     let ran = thrash.run(1, time)?;
-    let after = zram.request_counts()?;
-    Ok((ran, [after[0] - before[0], after[1] - before[1]]))
+    Ok((ran, client::counts(&zram.device)?.since(before)))
 }
 
 /// The spins of a technology, with which a page takes as long as asked for. None, if it would be too long.

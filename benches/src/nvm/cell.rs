@@ -43,6 +43,8 @@ pub enum Cell {
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // A count, or what was computed of medians.
+            Self::Measured(Spread { median, low, high }) if low == high => f.write_str(&digits(*median)),
             Self::Measured(Spread { median, low, high }) => {
                 write!(f, "{} ({}..{})", digits(*median), digits(*low), digits(*high))
             }
@@ -84,6 +86,15 @@ pub struct Point {
 }
 
 impl Point {
+    /// The result with its unit, if it is a number.
+    #[must_use]
+    pub fn with_unit(&self, unit: &str) -> String {
+        match &self.cell {
+            Cell::Measured(_) => format!("{} {unit}", self.cell),
+            Cell::Floor | Cell::Not(_) => self.cell.to_string(),
+        }
+    }
+
     /// The median, if it was measured. Of a technology that is faster than the path's floor there is none.
     #[must_use]
     pub fn median(&self) -> Option<f64> {
@@ -114,6 +125,7 @@ mod tests {
     fn cells_say_median_and_extremes_or_why_not() {
         let cell = Cell::Measured(Spread::of(&[16.02, 15.98, 19.5]));
         assert_eq!(cell.to_string(), "16.0 (16.0..19.5)");
+        assert_eq!(Cell::Measured(Spread::of(&[2.0])).to_string(), "2.00");
         assert_eq!(Cell::Floor.to_string(), "floor");
         assert_eq!(Cell::Not("needs root".into()).to_string(), "needs root");
     }

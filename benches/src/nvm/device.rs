@@ -193,6 +193,7 @@ mod tests {
     fn plain() -> Technology {
         Technology {
             name: "plain".into(),
+            alias: None,
             source: "a test".into(),
             attachment: Attachment::Pcie,
             moved_by: MovedBy::Dma,

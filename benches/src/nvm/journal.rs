@@ -139,6 +139,10 @@ impl Journal {
     /// # Errors
     /// With the first that stays. It and those before it keep their entries.
     pub fn undo_to(&mut self, count: usize) -> Result<(), JournalError> {
+        // Processes keep file systems and devices in use, so they end before anything else is taken down.
+        let processes =
+            self.entries.iter().skip(count).filter(|entry| matches!(entry, Left::Processes { .. }));
+        processes.into_iter().try_for_each(Left::undo)?;
         while self.entries.len() > count {
             if let Some(entry) = self.entries.last() {
                 entry.undo()?;
@@ -373,8 +377,15 @@ mod tests {
         journal.undo_to(mark).unwrap();
         assert!(!mount.exists());
         assert!(child.try_wait().unwrap().is_none(), "before the mark");
-        journal.undo_to(0).unwrap();
+        // A directory that is not empty stays, but not what could keep it in use.
+        fs::create_dir(&mount).unwrap();
+        fs::write(mount.join("file"), "").unwrap();
+        journal.add(Left::Mount(mount.clone())).unwrap();
+        assert!(matches!(journal.undo_to(0), Err(JournalError::Io { .. })));
         assert!(!child.wait().unwrap().success());
+        assert_eq!(journal.entries().len(), 2);
+        fs::remove_file(mount.join("file")).unwrap();
+        journal.undo_to(0).unwrap();
         assert_eq!(Journal::open(directory.path()).unwrap().entries(), []);
     }
 

@@ -1,6 +1,6 @@
 //! The paper's numbers, and ours beside them.
 
-use super::cell::{Cell, Point, digits};
+use super::cell::{Point, digits};
 use serde::Deserialize;
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ impl Number {
         let Some(ours) = &self.ours else { return Some("not measured".into()) };
         let point = |name: &str| points.iter().find(|point| point.name == name);
         let ours = point(ours)?;
-        let Some(over) = &self.over else { return Some(with_unit(&ours.cell, &self.unit)) };
+        let Some(over) = &self.over else { return Some(ours.with_unit(&self.unit)) };
         let over = point(over)?;
         Some(match (ours.median(), over.median()) {
             (Some(ours), Some(over)) if self.unit == "%" => format!("{:+.0} %", 100.0 * (ours / over - 1.0)),
@@ -59,13 +59,6 @@ impl Number {
             (None, _) => ours.cell.to_string(),
             (_, None) => over.cell.to_string(),
         })
-    }
-}
-
-fn with_unit(cell: &Cell, unit: &str) -> String {
-    match cell {
-        Cell::Measured(_) => format!("{cell} {unit}"),
-        Cell::Floor | Cell::Not(_) => cell.to_string(),
     }
 }
 
@@ -98,7 +91,7 @@ pub fn document(machine: &str, points: &[Point]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cell::Spread;
+    use super::super::cell::{Cell, Spread};
     use super::super::{derived, figures};
     use super::*;
     use crate::nvm::technology::Technologies;
@@ -158,7 +151,7 @@ mod tests {
         assert_eq!(number.beside(&points[..1]), None, "was not run");
         number.over = None;
         number.unit = "us".into();
-        assert_eq!(number.beside(&points).unwrap(), "3.00 (3.00..3.00) us");
+        assert_eq!(number.beside(&points).unwrap(), "3.00 us");
     }
 
     #[test]

@@ -94,6 +94,8 @@ pub enum MovedBy {
 pub struct Technology {
     /// Its name in commands and reports.
     pub name: String,
+    /// A short name.
+    pub alias: Option<String>,
     /// Where the values come from, and which are assumed.
     pub source: String,
     /// How it is connected.
@@ -171,8 +173,8 @@ impl Technologies {
         let mut names = HashSet::new();
         for technology in &file.technology {
             technology.check(origin)?;
-            if !names.insert(&technology.name) {
-                let technology = technology.name.clone();
+            if let Some(twice) = technology.names().find(|name| !names.insert(*name)) {
+                let technology = twice.to_owned();
                 return Err(TechnologyError::Twice { origin: origin.to_owned(), technology });
             }
         }
@@ -181,13 +183,20 @@ impl Technologies {
 
     /// Adds others. One with a name that is there already replaces it.
     pub fn extend(&mut self, others: Self) {
+        for own in &mut self.0 {
+            // A short name is the newest one's.
+            let is_taken =
+                |alias: &String| others.0.iter().flat_map(Technology::names).any(|name| name == alias);
+            own.alias = own.alias.take().filter(|alias| !is_taken(alias));
+        }
         self.0.retain(|own| !others.0.iter().any(|other| other.name == own.name));
         self.0.extend(others.0);
     }
 
     /// The technology of this name.
     pub fn get(&self, name: &str) -> Result<&Technology, TechnologyError> {
-        self.0.iter().find(|technology| technology.name == name).ok_or_else(|| TechnologyError::Unknown {
+        let is_named = |technology: &&Technology| technology.has_name(name);
+        self.0.iter().find(is_named).ok_or_else(|| TechnologyError::Unknown {
             name: name.to_owned(),
             known: self.0.iter().map(|technology| technology.name.clone()).collect(),
         })
@@ -206,6 +215,17 @@ impl Technology {
         Self { read_ns: ns, write_ns: ns, ..self.clone() }
     }
 
+    /// Whether this is its name or its short name.
+    #[must_use]
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names().any(|own| own == name)
+    }
+
+    /// Its name, and its short name if it has one.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        [Some(&self.name), self.alias.as_ref()].into_iter().flatten().map(String::as_str)
+    }
+
     /// Values that a device cannot have, before any of them divides or overflows.
     fn check(&self, origin: &str) -> Result<(), TechnologyError> {
         let wrong = |field, found: String, expected| {
@@ -213,8 +233,8 @@ impl Technology {
             Err(TechnologyError::Value { origin, technology, field, found, expected })
         };
         let in_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if self.name.is_empty() || !self.name.bytes().all(in_name) {
-            return wrong("name", format!("{:?}", self.name), "lower case letters, digits and hyphens");
+        if let Some(name) = self.names().find(|name| name.is_empty() || !name.bytes().all(in_name)) {
+            return wrong("name", format!("{name:?}"), "lower case letters, digits and hyphens");
         }
         if self.source.trim().is_empty() {
             return wrong("source", "empty".into(), "where the values come from");
@@ -325,6 +345,15 @@ mod tests {
         all.extend(mine);
         assert_eq!(all.iter().count(), count, "replaced, not added");
         assert_eq!(all.get("disk-raid").unwrap().read_ns, 25_000);
+        assert_eq!(all.get("pcm").unwrap().name, "ddr-pcm", "by its short name");
+        let short = ONE.replace("name = \"flash\"", "name = \"new\"\nalias = \"pcm\"");
+        assert!(
+            Technologies::parse("", &short.replace("\"pcm\"", "\"new\"")).is_err(),
+            "one name for two things"
+        );
+        all.extend(Technologies::parse("", &short).unwrap());
+        assert_eq!(all.get("pcm").unwrap().name, "new");
+        assert_eq!(all.get("ddr-pcm").unwrap().alias, None);
         let error = all.get("core").unwrap_err().to_string();
         assert!(error.contains("no technology core") && error.contains("ddr-pcm"), "{error}");
     }
