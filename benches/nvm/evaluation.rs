@@ -2,6 +2,7 @@
 
 use crate::bandwidth;
 use crate::client::Runs;
+use crate::databases;
 use crate::latency;
 use crate::paging;
 use crate::queued;
@@ -79,6 +80,8 @@ pub(crate) fn run(
     rates.retain(|cell| is_chosen(&cell.name, &cell.technology));
     let mut points = on_block_devices(&mut journal, &spinning, &behind_fuse, runs, &mut report)?;
     let chosen = technologies.iter().filter(|technology| is_chosen("fig9/", technology));
+    let with_databases = technologies.iter().filter(|technology| is_chosen("fig8/", technology));
+    points.extend(databases(&mut journal, &with_databases.collect::<Vec<_>>(), runs, &mut report)?);
     points.extend(paging(&mut journal, &chosen.collect::<Vec<_>>(), runs, &mut report)?);
     points.extend(bandwidth::measure(&rates, runs, &mut report)?);
     points.extend(derived::all(&points));
@@ -134,6 +137,30 @@ fn on_block_devices(
     let flushes = behind_fuse.flushes.iter();
     let flushes = flushes.map(|cell| not(&cell.name, queued::PATH, "us", us(cell.asked_ns())));
     Ok(spinning.chain(slow).chain(queued).chain(flushes).collect())
+}
+
+fn databases(
+    journal: &mut Journal,
+    technologies: &[&Technology],
+    runs: Runs,
+    report: &mut Report,
+) -> Result<Vec<Point>> {
+    if technologies.is_empty() {
+        return Ok(Vec::new());
+    }
+    if apt::is_root() {
+        return databases::measure(journal, technologies, runs, report);
+    }
+    let not = |name: &'static str, technology: &Technology| Point {
+        name: figures::database(name, &technology.name),
+        path: databases::PATHS[0],
+        unit: "1/s",
+        asked: None,
+        floor: None,
+        cell: Cell::Not("needs root, for block devices and file systems".into()),
+    };
+    let of = |name| technologies.iter().map(move |technology| not(name, technology));
+    Ok(figures::DATABASES.into_iter().flat_map(of).collect())
 }
 
 fn paging(

@@ -6,6 +6,7 @@
 mod bandwidth;
 mod bpf;
 mod client;
+mod databases;
 mod evaluation;
 mod export;
 mod files;
@@ -36,7 +37,7 @@ struct Options {
     /// Evaluate only these technologies [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// Measure only these figures of 4, 5, 6, 7 and 9 [default: all, and single properties of the paths].
+    /// Measure only these figures of 4 to 9 [default: all, and single properties of the paths].
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
     figures: Vec<u8>,
     /// Also write the paper's numbers, ours beside them, into this Markdown file.

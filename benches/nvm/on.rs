@@ -102,13 +102,7 @@ fn on_zram(
     for technology in technologies {
         let times = place.times(|| zram.delay(|device| slopes.delays(technology, floors, device)))?;
         let delays = slopes.delays(technology, floors, 0);
-        let spun = |counts: &Counts| {
-            let kind = |requests: f64, kib: f64, delay: Delay| {
-                requests * f64::from(delay.base_ns) + kib * f64::from(delay.kib_ns)
-            };
-            let reads = kind(counts.reads, counts.read_kib, delays.read);
-            (reads + kind(counts.writes, counts.written_kib, delays.write)) / 1e9
-        };
+        let spun = |counts: &Counts| Slopes::spun_s(delays, *counts);
         let predicted = median(alone.seconds.iter().copied()) + median(times.counts.iter().map(spun));
         points.extend(evaluated(technology, latency::PATH, Some(predicted), &times, &alone, report));
     }
@@ -153,13 +147,13 @@ impl Drop for Plain<'_> {
 
 /// What each KiB more of a request takes on zram itself, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-struct Slopes {
+pub(crate) struct Slopes {
     read: f64,
     write: f64,
 }
 
 impl Slopes {
-    fn of_zram(device: &Path, floors: Floors, runs: Runs) -> Result<Self> {
+    pub(crate) fn of_zram(device: &Path, floors: Floors, runs: Runs) -> Result<Self> {
         let slope = |kind| {
             let long: Result<Vec<f64>> =
                 (0..runs.count).map(|_| client::latency_us_of(device, kind, LONG_KIB, runs.time)).collect();
@@ -169,7 +163,7 @@ impl Slopes {
     }
 
     /// The delays with which requests of 4 KiB, and of more, take as long as the technology's; none where zram takes longer.
-    fn delays(self, technology: &Technology, floors: Floors, device: u32) -> Delays {
+    pub(crate) fn delays(self, technology: &Technology, floors: Floors, device: u32) -> Delays {
         let delay = |kind, slope: f64| {
             let ns = |kib: u32| Device::latency_ns(technology, kind, u64::from(kib) << 10) as f64;
             let each = ((ns(LONG_KIB) - ns(4)) / f64::from(LONG_KIB - 4) - slope).max(0.0);
@@ -181,6 +175,17 @@ impl Slopes {
         let (read, write) = (delay(Kind::Read, self.read), delay(Kind::Write, self.write));
         let longest = |delay: Delay| u64::from(delay.base_ns) + u64::from(delay.kib_ns) * MOST_KIB;
         Delays { device, read, write, longest_ns: longest(read).max(longest(write)) }
+    }
+}
+
+impl Slopes {
+    /// The time, in seconds, for which these requests are delayed.
+    pub(crate) fn spun_s(delays: Delays, counts: Counts) -> f64 {
+        let of = |requests: f64, kib: f64, delay: Delay| {
+            requests * f64::from(delay.base_ns) + kib * f64::from(delay.kib_ns)
+        };
+        let reads = of(counts.reads, counts.read_kib, delays.read);
+        (reads + of(counts.writes, counts.written_kib, delays.write)) / 1e9
     }
 }
 

@@ -30,6 +30,7 @@ pub mod nvm;
 pub mod plan;
 
 mod cli;
+mod conversation;
 mod disk;
 mod pairs;
 mod plot;
@@ -37,6 +38,7 @@ mod report;
 mod server;
 
 pub use cli::Cli;
+pub use conversation::Conversation;
 pub use disk::Disk;
 pub use pairs::{Pair, Side, median, processor_time, processors, rounds, rounds_of, run_on};
 pub use plot::{Plot, Series};

@@ -1,7 +1,7 @@
 //! Measures how many updates a second a program makes whose array does not fit into its memory, and what a fault costs.
 
 use super::group;
-use super::thrash::{Ran, Thrash};
+use super::thrash::{self, Ran};
 use crate::client::{self, Counts, Runs};
 use crate::latency::{self, Floors};
 use crate::zram::Zram;
@@ -12,7 +12,7 @@ use pm_bench::nvm::figures::{self, PAGE_BYTES};
 use pm_bench::nvm::journal::{Journal, Left};
 use pm_bench::nvm::spin::{Delay, Delays};
 use pm_bench::nvm::technology::Technology;
-use pm_bench::{Pair, Report, median};
+use pm_bench::{Conversation, Pair, Report, median};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -93,10 +93,10 @@ pub(crate) fn measure(
 
 /// The updates a second of 16 threads whose array is in memory.
 fn in_memory(bytes: u64, runs: Runs) -> Result<Vec<f64>> {
-    let mut thrash = Thrash::start(bytes, None)?;
+    let mut thrash = thrash::start(bytes, None)?;
     let mut updates = Vec::new();
     for _ in 0..runs.count {
-        let ran = thrash.run(THREADS, runs.time)?;
+        let ran = thrash::run(&mut thrash, THREADS, runs.time)?;
         updates.push(ran.updates / ran.seconds);
     }
     thrash.finish()?;
@@ -112,14 +112,14 @@ fn paged(
     floors: Floors,
     runs: Runs,
 ) -> Result<Vec<Measured>> {
-    let mut thrash = Thrash::start(bytes, Some(group))?;
+    let mut thrash = thrash::start(bytes, Some(group))?;
     let mut measured: Vec<Measured> =
         std::iter::repeat_with(Measured::default).take(technologies.len() + 1).collect();
     for _ in 0..runs.count {
         let alone = waited(zram, &mut thrash, runs.time)?;
         let own_us = alone.0.busy * 1e6 / alone.0.faults;
         measured[0].fault_us.push(own_us);
-        let ran = thrash.run(THREADS, runs.time)?;
+        let ran = thrash::run(&mut thrash, THREADS, runs.time)?;
         measured[0].updates.push(ran.updates / ran.seconds);
         for (technology, measured) in technologies.iter().zip(&mut measured[1..]) {
             if delays(technology, floors, 0).is_none() {
@@ -134,7 +134,7 @@ fn paged(
                 / 1e3;
             measured.fault_us.push(ran.busy * 1e6 / ran.faults);
             measured.predicted_us.push(own_us + spun_us / ran.faults);
-            let ran = thrash.run(THREADS, runs.time)?;
+            let ran = thrash::run(&mut thrash, THREADS, runs.time)?;
             measured.updates.push(ran.updates / ran.seconds);
             drop(attached);
         }
@@ -144,9 +144,9 @@ fn paged(
 }
 
 /// Lets one thread update words. Returns what it has done, and the reads and writes of the swap device.
-fn waited(zram: &Zram, thrash: &mut Thrash, time: Duration) -> Result<(Ran, Counts)> {
+fn waited(zram: &Zram, thrash: &mut Conversation, time: Duration) -> Result<(Ran, Counts)> {
     let before = client::counts(&zram.device)?;
-    let ran = thrash.run(1, time)?;
+    let ran = thrash::run(thrash, 1, time)?;
     Ok((ran, client::counts(&zram.device)?.since(before)))
 }
 

@@ -4,12 +4,11 @@
 //! line `SECONDS BUSY UPDATES FAULTS`; at the end of the input `exact`, if the array has all updates.
 
 use super::group;
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure, miette};
-use pm_bench::processor_time;
+use miette::{IntoDiagnostic as _, Result, ensure, miette};
+use pm_bench::{Conversation, processor_time};
 use rustix::thread::disable_transparent_huge_pages;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,72 +23,20 @@ pub(super) struct Ran {
     pub(super) faults: f64,
 }
 
-/// The process, seen from the one that measures.
-#[derive(Debug)]
-pub(super) struct Thrash {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+/// Starts the process with an array of this length.
+pub(super) fn start(bytes: u64, group: Option<&Path>) -> Result<Conversation> {
+    let mut command = Command::new(std::env::current_exe().into_diagnostic()?);
+    command.args(["--thrash", &bytes.to_string()]);
+    if let Some(group) = group {
+        command.arg("--group").arg(group);
+    }
+    Conversation::start(&mut command)
 }
 
-impl Thrash {
-    /// Starts one with an array of this length.
-    pub(super) fn start(bytes: u64, group: Option<&Path>) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe().into_diagnostic()?);
-        command.args(["--thrash", &bytes.to_string()]);
-        if let Some(group) = group {
-            command.arg("--group").arg(group);
-        }
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.into_diagnostic().wrap_err("cannot start the program that pages")?;
-        let input = child.stdin.take();
-        let output = child.stdout.take().ok_or_else(|| miette!("its output is not piped"))?;
-        let mut thrash = Self { child, input, output: BufReader::new(output) };
-        thrash.expect("ready")?;
-        Ok(thrash)
-    }
-
-    /// Lets threads update words for a time.
-    pub(super) fn run(&mut self, threads: usize, time: Duration) -> Result<Ran> {
-        let input = self.input.as_mut().ok_or_else(|| miette!("the program that pages has ended"))?;
-        writeln!(input, "{threads} {}", time.as_millis()).into_diagnostic()?;
-        let line = self.line()?;
-        let numbers: Vec<f64> = line.split(' ').filter_map(|number| number.parse().ok()).collect();
-        let [seconds, busy, updates, faults] = numbers[..] else {
-            return Err(miette!("the program that pages wrote {line:?}"));
-        };
-        Ok(Ran { seconds, busy, updates, faults })
-    }
-
-    /// Ends it, after it has checked that no update is lost.
-    pub(super) fn finish(mut self) -> Result<()> {
-        drop(self.input.take());
-        self.expect("exact")
-    }
-
-    fn expect(&mut self, expected: &str) -> Result<()> {
-        let line = self.line()?;
-        ensure!(line == expected, "the program that pages wrote {line:?}, not {expected:?}");
-        Ok(())
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        if self.output.read_line(&mut line).into_diagnostic()? == 0 {
-            // The kernel kills it if it cannot free memory.
-            let status = self.child.wait().into_diagnostic()?;
-            return Err(miette!("the program that pages ended early: {status}"));
-        }
-        Ok(line.trim_end().to_owned())
-    }
-}
-
-impl Drop for Thrash {
-    fn drop(&mut self) {
-        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
-            eprintln!("the program that pages could not be ended: {error}");
-        }
-    }
+/// Lets threads update words for a time.
+pub(super) fn run(thrash: &mut Conversation, threads: usize, time: Duration) -> Result<Ran> {
+    let [seconds, busy, updates, faults] = thrash.ask(&format!("{threads} {}", time.as_millis()))?;
+    Ok(Ran { seconds, busy, updates, faults })
 }
 
 /// Is that program.

@@ -9,6 +9,9 @@ use std::fmt;
 const SWEEP: [u64; 12] = [25, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 51_200];
 const LONGEST_ON_MEMORY_BUS: u64 = 1600;
 
+/// The databases of Fig. 8.
+pub const DATABASES: [&str; 2] = ["btree", "hash"];
+
 /// The arrays of Fig. 9, in halves of the memory: half of it, twice and eight times as much.
 pub const PAGING_HALVES: [u64; 3] = [1, 4, 16];
 
@@ -187,6 +190,7 @@ pub fn names(technologies: &Technologies) -> Result<Vec<String>, TechnologyError
     for technology in paged.chain(["dram", "no-delay"]) {
         names.extend(PAGING_HALVES.map(|halves| paging(technology, halves)));
         names.push(fault(technology));
+        names.extend(DATABASES.map(|name| database(name, technology)));
     }
     for layer in [Layer::Raw, Layer::Xfs, Layer::Ext4] {
         names.extend([Kind::Read, Kind::Write].map(|kind| no_delay(layer, kind)));
@@ -198,6 +202,12 @@ pub fn names(technologies: &Technologies) -> Result<Vec<String>, TechnologyError
 #[must_use]
 pub fn no_delay(layer: Layer, kind: Kind) -> String {
     format!("fig5/no-delay/{layer}/{kind}")
+}
+
+/// The name of the cell with the transactions of a database.
+#[must_use]
+pub fn database(database: &str, technology: &str) -> String {
+    format!("fig8/{database}/{technology}")
 }
 
 /// The name of the cell with the updates of an array of so many halves of the memory.
