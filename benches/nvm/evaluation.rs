@@ -3,10 +3,12 @@
 use crate::bandwidth;
 use crate::client::Runs;
 use crate::databases;
+use crate::export::Export;
 use crate::latency;
 use crate::paging;
 use crate::queued;
 use crate::supervisor;
+use crate::zram::Zram;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_bench::nvm::cell::{Cell, Point};
 use pm_bench::nvm::derived::{self, BUSES, curve};
@@ -59,6 +61,9 @@ pub(crate) fn run(
     document: Option<&Path>,
 ) -> Result<ExitCode> {
     let mut journal = supervisor::journal_of_worker()?;
+    if apt::is_root() {
+        apt::ensure(&NEEDS)?;
+    }
     let mut report = Report::new("nvm");
     let runs = Runs {
         count: cli.round_count(5, 2),
@@ -99,6 +104,22 @@ pub(crate) fn run(
     cli.finish(&report)
 }
 
+/// Runs a stage, or lets its cells say why it cannot be run.
+fn stage(
+    cells: Vec<Point>,
+    missing: Option<&String>,
+    run: impl FnOnce() -> Result<Vec<Point>>,
+) -> Result<Vec<Point>> {
+    match missing {
+        _ if cells.is_empty() => Ok(cells),
+        None => run(),
+        Some(why) => {
+            let not = |cell| Point { cell: Cell::Not(why.clone()), ..cell };
+            Ok(cells.into_iter().map(not).collect())
+        }
+    }
+}
+
 fn on_block_devices(
     journal: &mut Journal,
     spinning: &[LatencyCell],
@@ -106,37 +127,21 @@ fn on_block_devices(
     runs: Runs,
     report: &mut Report,
 ) -> Result<Vec<Point>> {
-    if apt::is_root() {
-        apt::ensure(&NEEDS)?;
-        let mut points = Vec::new();
-        if !spinning.is_empty() {
-            points.extend(latency::measure(journal, spinning, runs, report)?);
-        }
-        if !behind_fuse.is_empty() {
-            points.extend(queued::measure(journal, behind_fuse, runs, report)?);
-        }
-        return Ok(points);
-    }
-    let why = "needs root, for block devices";
-    report.fact("Figs 4 with file systems, 5 and 6", why);
-    let not = |name: &str, path, unit, asked| Point {
-        name: name.to_owned(),
-        path,
-        unit,
-        asked: Some(asked),
-        floor: None,
-        cell: Cell::Not(why.into()),
-    };
     let us = |ns: u64| ns as f64 / 1e3;
-    let spinning = spinning.iter().map(|cell| not(&cell.name, latency::PATH, "us", us(cell.asked_ns())));
-    let slow = behind_fuse.latencies.iter();
-    let slow = slow.map(|cell| not(&cell.name, queued::PATH, "us", us(cell.asked_ns())));
-    let queued = behind_fuse.queued.iter();
-    let queued =
-        queued.map(|cell| not(&cell.name, queued::PATH, "MB/s", cell.load.asked_mb_s(&cell.technology)));
+    let latency = |path| move |cell: &LatencyCell| planned(&cell.name, path, "us", Some(us(cell.asked_ns())));
+    let cells = spinning.iter().map(latency(latency::PATH)).collect();
+    let run = || latency::measure(journal, spinning, runs, report);
+    let mut points = stage(cells, Zram::missing().as_ref(), run)?;
+    let queued = behind_fuse
+        .queued
+        .iter()
+        .map(|cell| planned(&cell.name, queued::PATH, "MB/s", Some(cell.load.asked_mb_s(&cell.technology))));
     let flushes = behind_fuse.flushes.iter();
-    let flushes = flushes.map(|cell| not(&cell.name, queued::PATH, "us", us(cell.asked_ns())));
-    Ok(spinning.chain(slow).chain(queued).chain(flushes).collect())
+    let flushes = flushes.map(|cell| planned(&cell.name, queued::PATH, "us", Some(us(cell.asked_ns()))));
+    let slow = behind_fuse.latencies.iter().map(latency(queued::PATH));
+    let run = || queued::measure(journal, behind_fuse, runs, report);
+    points.extend(stage(slow.chain(queued).chain(flushes).collect(), Export::missing().as_ref(), run)?);
+    Ok(points)
 }
 
 fn databases(
@@ -145,22 +150,14 @@ fn databases(
     runs: Runs,
     report: &mut Report,
 ) -> Result<Vec<Point>> {
-    if technologies.is_empty() {
-        return Ok(Vec::new());
-    }
-    if apt::is_root() {
-        return databases::measure(journal, technologies, runs, report);
-    }
-    let not = |name: &'static str, technology: &Technology| Point {
-        name: figures::database(name, &technology.name),
-        path: databases::PATHS[0],
-        unit: "1/s",
-        asked: None,
-        floor: None,
-        cell: Cell::Not("needs root, for block devices and file systems".into()),
+    let of = |name: &'static str| {
+        technologies.iter().map(move |technology| {
+            planned(&figures::database(name, &technology.name), databases::PATHS[0], "1/s", None)
+        })
     };
-    let of = |name| technologies.iter().map(move |technology| not(name, technology));
-    Ok(figures::DATABASES.into_iter().flat_map(of).collect())
+    let cells = figures::DATABASES.into_iter().flat_map(of).collect();
+    let missing = Zram::missing().or_else(Export::missing);
+    stage(cells, missing.as_ref(), || databases::measure(journal, technologies, runs, report))
 }
 
 fn paging(
@@ -169,21 +166,18 @@ fn paging(
     runs: Runs,
     report: &mut Report,
 ) -> Result<Vec<Point>> {
-    if technologies.is_empty() {
-        return Ok(Vec::new());
-    }
-    if apt::is_root() {
-        return paging::measure(journal, technologies, runs, report);
-    }
-    let not = |technology: &&Technology| Point {
-        name: figures::paging(&technology.name, figures::PAGING_HALVES[0]),
-        path: paging::PATH,
-        unit: "1/s",
-        asked: None,
-        floor: None,
-        cell: Cell::Not("needs root, for swapping and control groups".into()),
+    let of = |halves| {
+        let name = move |technology: &&Technology| figures::paging(&technology.name, halves);
+        technologies.iter().map(move |technology| planned(&name(technology), paging::PATH, "1/s", None))
     };
-    Ok(technologies.iter().map(not).collect())
+    let cells = figures::PAGING_HALVES.into_iter().flat_map(of).collect();
+    let missing = Zram::missing().or_else(paging::missing);
+    stage(cells, missing.as_ref(), || paging::measure(journal, technologies, runs, report))
+}
+
+/// A cell before it is measured.
+fn planned(name: &str, path: &'static str, unit: &'static str, asked: Option<f64>) -> Point {
+    Point { name: name.to_owned(), path, unit, asked, floor: None, cell: Cell::Floor }
 }
 
 fn latency_chart(points: &[Point]) -> Plot {

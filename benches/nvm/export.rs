@@ -3,6 +3,7 @@
 //! The kernel keeps many requests in flight, and no thread waits for one of them. So this is the path for devices of long latency and
 //! for many requests at the same time.
 
+use crate::files;
 use crate::supervisor::mount_point;
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-use xtask::process;
+use xtask::{apt, process};
 
 const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(2);
@@ -70,6 +71,16 @@ enum Reply {
 }
 
 impl Export {
+    /// Why there can be none, if so.
+    pub(crate) fn missing() -> Option<String> {
+        if !apt::is_root() {
+            return Some("needs root, for block devices".into());
+        }
+        let drivers = [("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")];
+        let missing = drivers.into_iter().find(|(path, module)| !files::has_driver(path, module));
+        missing.map(|(_, module)| format!("the kernel has no {module} devices"))
+    }
+
     /// Serves a file of this length.
     pub(crate) fn add(journal: &mut Journal, bytes: u64) -> Result<Self> {
         let length = usize::try_from(bytes).into_diagnostic()?;

@@ -1,4 +1,4 @@
-//! File systems on block devices.
+//! File systems on block devices, and the drivers of these.
 
 use crate::supervisor::mount_point;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, bail};
@@ -26,4 +26,10 @@ pub(crate) fn mount(journal: &mut Journal, layer: Layer, device: &Path) -> Resul
     fs::create_dir_all(&at).into_diagnostic().wrap_err_with(|| at.display().to_string())?;
     process::output(Command::new("mount").arg(device).arg(&at))?;
     Ok(at)
+}
+
+/// Whether the kernel has this file of a driver, if need be after loading the driver's module.
+pub(crate) fn has_driver(path: &str, module: &str) -> bool {
+    let is_there = || Path::new(path).exists();
+    is_there() || process::succeeds(Command::new("modprobe").arg(module)) && is_there()
 }

@@ -18,12 +18,15 @@ mod supervisor;
 mod zram;
 
 use clap::Parser;
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure};
+use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure, miette};
 use pm_bench::Cli;
 use pm_bench::nvm::technology::Technologies;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use xtask::apt;
+
+/// Of a device in memory, its page cache, and the programs on it.
+const NEEDED_BYTES: u64 = 3 << 30;
 
 /// Figures on emulated memories.
 #[derive(Debug, Parser)]
@@ -76,10 +79,18 @@ fn main() -> Result<ExitCode> {
     }
     // Everything that the user has given is checked before anything is set up.
     let technologies = technologies(&options)?;
+    let free = available_bytes()?;
+    ensure!(
+        free >= NEEDED_BYTES,
+        "{} MB of memory are available; the devices in memory need {} MB",
+        free / 1_000_000,
+        NEEDED_BYTES / 1_000_000
+    );
     let chosen: Result<Vec<_>, _> = options.on.iter().map(|name| technologies.get(name)).collect();
     let chosen = chosen.into_diagnostic()?;
     if options.command.is_some() {
-        ensure!(apt::is_root(), "block devices and file systems need root");
+        let missing = zram::Zram::missing().or_else(export::Export::missing);
+        ensure!(missing.is_none(), "{}", missing.unwrap_or_default());
         apt::ensure(&evaluation::NEEDS)?;
     }
     let chosen_cells = evaluation::Chosen { technologies: options.only, figures: options.figures };
@@ -91,6 +102,15 @@ fn main() -> Result<ExitCode> {
         return evaluation::run(&options.cli, &technologies, &chosen_cells, options.document.as_deref());
     }
     supervisor::run()
+}
+
+/// The memory that programs can have, as the kernel estimates it.
+fn available_bytes() -> Result<u64> {
+    let path = "/proc/meminfo";
+    let text = std::fs::read_to_string(path).into_diagnostic().wrap_err(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| miette!("{path} has no MemAvailable"))
 }
 
 fn technologies(options: &Options) -> Result<Technologies> {

@@ -31,12 +31,6 @@ pub(crate) struct Cells {
     pub(crate) flushes: Vec<FlushCell>,
 }
 
-impl Cells {
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.latencies.is_empty() && self.queued.is_empty() && self.flushes.is_empty()
-    }
-}
-
 /// The path without delay: microseconds, and megabytes a second of 16 requests.
 #[derive(Clone, Copy, Debug)]
 struct Floors {

@@ -1,14 +1,19 @@
 //! A block device in memory whose requests complete in the calling thread, and a delay before each of them.
 
 use crate::bpf::{self, Attached};
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
+use crate::files;
+use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_bench::nvm::journal::{Journal, Left, zram_devices};
-use pm_bench::nvm::spin::{Delays, Offsets};
+use pm_bench::nvm::spin::{Delay, Delays, Offsets};
+use std::ffi::CStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use xtask::apt;
 
 const HOT_ADD: &str = "/sys/class/zram-control/hot_add";
+
+const TRACEPOINT: &CStr = c"block_bio_queue";
 
 /// A zram device, which the journal takes down.
 #[derive(Debug)]
@@ -20,14 +25,26 @@ pub(crate) struct Zram {
 }
 
 impl Zram {
+    /// Why there can be none with a delay, if so.
+    pub(crate) fn missing() -> Option<String> {
+        if !apt::is_root() {
+            return Some("needs root, for zram and eBPF".into());
+        }
+        if !files::has_driver(HOT_ADD, "zram") {
+            return Some("the kernel has no zram".into());
+        }
+        let offsets = match Offsets::of_kernel() {
+            Ok(offsets) => offsets,
+            Err(error) => return Some(error.to_string()),
+        };
+        // No device has this number.
+        let delays = Delays { device: 0, read: Delay::default(), write: Delay::default(), longest_ns: 0 };
+        bpf::attach(TRACEPOINT, &delays.program(offsets)).err().map(|error| error.to_string())
+    }
+
     /// Adds one of this size.
     pub(crate) fn add(journal: &mut Journal, bytes: u64) -> Result<Self> {
         let offsets = Offsets::of_kernel().into_diagnostic()?;
-        if !Path::new(HOT_ADD).exists() {
-            return Err(miette!(
-                "{HOT_ADD} does not exist: the kernel has no zram, or its module is not loaded"
-            ));
-        }
         journal.add(Left::ZramBesides(zram_devices().into_diagnostic()?)).into_diagnostic()?;
         let added = fs::read_to_string(HOT_ADD).into_diagnostic().wrap_err(HOT_ADD)?;
         let number: u32 = added.trim().parse().into_diagnostic()?;
@@ -44,6 +61,6 @@ impl Zram {
 
     /// Delays its requests until the result is dropped.
     pub(crate) fn delay(&self, delays: impl FnOnce(u32) -> Delays) -> Result<Attached> {
-        bpf::attach(c"block_bio_queue", &delays(self.id).program(self.offsets))
+        bpf::attach(TRACEPOINT, &delays(self.id).program(self.offsets))
     }
 }

@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "pm-bench-nvm";
 
+/// Why there can be none, if so.
+pub(crate) fn missing() -> Option<String> {
+    hierarchy().err().map(|error| error.to_string())
+}
+
 /// Creates a group whose processes have at most `bytes` in memory. The journal takes it down.
 pub(super) fn add(journal: &mut Journal, bytes: u64) -> Result<PathBuf> {
     let (root, limit) = hierarchy()?;

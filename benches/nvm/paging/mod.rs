@@ -4,5 +4,6 @@ mod group;
 mod measure;
 mod thrash;
 
+pub(crate) use group::missing;
 pub(crate) use measure::{PATH, measure};
 pub(crate) use thrash::serve;

@@ -309,6 +309,7 @@ mod tests {
             ("haste-pcm", Kind::Write, 16.0),
             ("fusion-io", Kind::Read, 26.0),
             ("x25e-raid", Kind::Read, 75.0),
+            ("optane-ssd", Kind::Read, 8.9),
             ("disk-raid", Kind::Read, 7250.0),
         ] {
             let technology = technologies.get(name).unwrap();
