@@ -91,7 +91,11 @@ pub(crate) fn run(
     points.extend(bandwidth::measure(&rates, runs, &mut report)?);
     points.extend(derived::all(&points));
     points.sort_by_key(|point| point.name.split('/').next().map(str::to_owned));
-    let charts = [("fig6", latency_chart(&points)), ("fig7", bandwidth_chart(&points))];
+    let charts = [
+        ("fig6", latency_chart(&points)),
+        ("fig7", bandwidth_chart(&points)),
+        ("fig9", paging_chart(&points)),
+    ];
     for (name, chart) in &charts {
         report.chart(*name, chart);
     }
@@ -186,6 +190,29 @@ fn latency_chart(points: &[Point]) -> Plot {
 
 fn bandwidth_chart(points: &[Point]) -> Plot {
     chart(points, "fig7", "Fig. 7: bandwidth of 16 threads, 4 KiB", "MB/s")
+}
+
+/// The updates a second over the length of the array, a curve for each technology.
+fn paging_chart(points: &[Point]) -> Plot {
+    let mut series: Vec<Series> = Vec::new();
+    for point in points {
+        let parts: Vec<&str> = point.name.split('/').collect();
+        let ["fig9", technology, length] = parts[..] else { continue };
+        // The cost of a fault is beside the lengths.
+        let (Ok(length), Some(updates)) = (length.parse::<f64>(), point.median()) else { continue };
+        let name = technology.to_owned();
+        let place = series.iter().position(|curve| curve.name == name).unwrap_or_else(|| {
+            series.push(Series { name, points: Vec::new() });
+            series.len() - 1
+        });
+        series[place].points.push((length * paging::MEMORY_MIB, updates));
+    }
+    Plot {
+        title: "Fig. 9: updates a second with 64 MiB of memory".into(),
+        labels: ["array, MiB".into(), "updates/s".into()],
+        logarithmic: [true, true],
+        series,
+    }
 }
 
 fn chart(points: &[Point], figure: &str, title: &str, unit: &str) -> Plot {

@@ -22,6 +22,9 @@ pub(crate) const PATH: &str = "swap on zram";
 const SWAP_BYTES: u64 = 1 << 30;
 /// The memory of the program.
 const MEMORY_BYTES: u64 = 64 << 20;
+/// The same in MiB.
+pub(crate) const MEMORY_MIB: f64 = 64.0;
+const _: () = assert!(MEMORY_BYTES == 64 << 20);
 /// As in the paper.
 const THREADS: usize = 16;
 /// The kernel now and then kills a program whose pages it cannot write in time.

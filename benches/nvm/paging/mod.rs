@@ -5,5 +5,5 @@ mod measure;
 mod thrash;
 
 pub(crate) use group::missing;
-pub(crate) use measure::{PATH, measure};
+pub(crate) use measure::{MEMORY_MIB, PATH, measure};
 pub(crate) use thrash::serve;
