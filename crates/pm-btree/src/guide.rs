@@ -132,8 +132,8 @@
 //!
 //! # 5. Space
 //! A store that is full says so with an error, and loses nothing. [`Store::grow`](crate::Store::grow) makes it larger.
-//! [`Store::compact`](crate::Store::compact) releases the leaves that removals have left empty, for instance in a table that is used as a queue. Both
-//! need a store without handles: drop the tables before, and open them again afterwards.
+//! Space of removed entries serves any others, and a queue takes no more after millions of pops. [`Store::compact`](crate::Store::compact) also returns
+//! the space of all nodes that are not in use to the heap. Both need a store without handles: drop the tables before, and open them again afterwards.
 //!
 //! # 6. Crashes
 //! A store needs no shutdown: after `kill -9` or a power failure [`Store::open`](crate::Store::open) finds every change that had returned. What your own

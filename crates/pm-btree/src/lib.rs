@@ -68,6 +68,7 @@
 //! | insert or remove in a group ([`Table::insert_grouped`]) | as alone | none; 2 for each group, besides those of splits |
 //! | a batch of any length ([`WriteBatch`]) | the records and entries, and 1 | 2; and 2, with byte keys 3, for each leaf that is split |
 //! | a removal of a range ([`Table::remove_range`]) | 1 an entry, and 1 for each batch of 4,096 | 2 for each batch |
+//! | unlinking the leaves that removals have left empty, per entry | 0.13 | 0.0013 |
 //! | a load of sorted entries ([`Table::extend_sorted`]), per entry | 0.6 with 8-byte keys and values | 0.002 |
 //! | a split, in about one insertion of 30 | 19 | 1; with byte keys 2 |
 //!
@@ -76,7 +77,7 @@
 //!
 //! # Limitations
 //! A key with its value has at most 16 MiB. Above a quarter of an extent, 256 KiB in a pool of 256 MiB or more, it has a block of the heap to itself, which
-//! costs a transaction of the heap. Leaves that become empty stay until [`Store::compact`].
+//! costs a transaction of the heap. Leaves that are nearly empty stay.
 //! A child of fork(2) cannot use its parent's store: the region is not mapped there, and the first access ends the child by SIGSEGV.
 //! The pool grows by a call, [`Store::grow`], while the store has no [handles](Store#handles). After an open, [`Table::len`] waits until every leaf was visited.
 //!

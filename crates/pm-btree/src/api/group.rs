@@ -15,7 +15,7 @@
 use super::op_list::OpList;
 use super::reservation::{Reservation, Waiting};
 use crate::error::WriteError;
-use crate::maintenance::Sweep;
+use crate::maintenance::{Sweep, unlink_due};
 use crate::node::{RECORD_BYTES_MAX, SearchKey};
 use crate::ops::record_bytes;
 use crate::session::{Session, Supply};
@@ -198,10 +198,14 @@ impl Group {
             commit_all(&changes, &reservation.supply(session), sweep, lost)?;
         }
         order.reservation.release(session);
-        self.changes.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        let trees = changes.trees().to_vec();
+        changes.clear();
+        drop(changes);
         self.len.store(0, Ordering::Release);
         order.since = None;
-        Ok(())
+        // No reservation counts on the leaves now.
+        Ok(trees.iter().try_for_each(|tree| unlink_due(session, sweep, tree))?)
     }
 
     /// A panic under the lock leaves the changes as they were.

@@ -1,7 +1,7 @@
 //! Encoded operations on tables, in the order of their calls, which are committed as one batch.
 
 use crate::error::WriteError;
-use crate::maintenance::Sweep;
+use crate::maintenance::{Sweep, unlink_due};
 use crate::node::SearchKey;
 use crate::ops::{Op, commit};
 use crate::session::{Session, Supply};
@@ -148,7 +148,14 @@ impl OpList {
     /// # Durability
     /// As that of a [batch](crate::WriteBatch::commit).
     pub(super) fn commit<P: Pmem>(&self, session: &Session<P>, sweep: &Sweep) -> Result<u64, WriteError> {
-        self.commit_some(0..self.len(), &Supply::of(session), sweep)
+        let committed = self.commit_some(0..self.len(), &Supply::of(session), sweep)?;
+        self.trees.iter().try_for_each(|tree| unlink_due(session, sweep, tree))?;
+        Ok(committed)
+    }
+
+    /// The trees of the operations.
+    pub(super) fn trees(&self) -> &[Arc<Tree>] {
+        &self.trees
     }
 
     /// As [`commit`](Self::commit), of some of the operations in the order of their calls.

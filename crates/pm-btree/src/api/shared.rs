@@ -3,7 +3,7 @@
 use super::catalogue::Catalogue;
 use super::group::{Group, Lost, Settled};
 use crate::error::{LostChange, OpenError, ReadError, WriteError};
-use crate::maintenance::Sweep;
+use crate::maintenance::{Sweep, unlink_due, unlink_listed};
 use crate::node::SearchKey;
 use crate::ops::{Expected, Outcome, put, remove};
 use crate::session::{Session, StoreOptions};
@@ -135,6 +135,7 @@ impl<P: Pmem> Shared<P> {
                 continue;
             }
             self.sweep.take_due_steps(&self.session)?;
+            unlink_due(&self.session, &self.sweep, tree)?;
             return changed;
         }
     }
@@ -174,6 +175,11 @@ impl<P: Pmem> Shared<P> {
         let synced = self.sync();
         if let Err(WriteError::Fence(error)) = synced {
             return Err(error.into());
+        }
+        // So that the next session finds few of them.
+        let catalogue = self.catalogue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for tree in catalogue.tables.values().filter_map(|opened| opened.tree.as_ref().ok()) {
+            unlink_listed(&self.session, &self.sweep, tree)?;
         }
         self.session.flush_leaves();
         self.session.end_session(!self.session.epochs.is_unclean || self.sweep.is_done())?;

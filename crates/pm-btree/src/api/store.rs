@@ -480,13 +480,11 @@ impl<P: Pmem> Store<P> {
         }
     }
 
-    /// Unlinks the leaves that removals have left empty, returns extents without contents to the heap, and returns how many bytes of leaves can be used
-    /// again. The store must have no
-    /// [handles](Self#handles): tables are opened again after it. Takes as long as [`Table::len`] after an open, and some microseconds for each leaf of
-    /// tables with empty leaves.
+    /// Unlinks all leaves that removals have left empty, and returns extents without contents to the heap. Returns how many bytes of leaves can be used
+    /// again. The store must have no [handles](Self#handles): tables are opened again after it. Takes as long as [`Table::len`] after an open, and some
+    /// microseconds for each leaf of tables with empty leaves.
     ///
-    /// Removals release records at once; leaves stay, because keys of their ranges may return. A table that is used as a queue leaves an empty leaf
-    /// of 2 KiB for each 30 to 60 entries that were removed.
+    /// Rarely needed: [changes](StoreOptions::empty_leaves) unlink empty leaves, too. They leave a few, and extents of nodes stay those of nodes.
     ///
     /// # Errors
     /// When the store has handles, when a leaf cannot be read, or an entry is corrupted: then nothing was changed. When a fence fails: then the store
@@ -565,7 +563,7 @@ impl<P: Pmem> Store<P> {
     /// next open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they are lost.
     ///
     /// # Durability
-    /// Three fences, two of them of [`Heap::close`]. After a crash before the second one, the next open may verify all nodes.
+    /// Three fences, two of them of [`Heap::close`], and two more for each table in which removals have left leaves empty. After a crash before the second one, the next open may verify all nodes.
     ///
     /// # Examples
     /// ```

@@ -6,6 +6,7 @@ use super::range::{KeyValue, Range, next_in};
 use super::removal::{remove_all, search_key};
 use super::shared::Shared;
 use crate::error::{EncodeError, LeafError, ReadError, WriteError};
+use crate::maintenance::unlink_due;
 use crate::node::{OwnedKey, SearchKey, head_of};
 use crate::ops::{Bounds, End, Expected, Outcome, Scan, Side, Visit, contains, get, lend, lock_end};
 use crate::tree::Tree;
@@ -407,6 +408,7 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
         let value = found.value(&self.shared.session, &self.tree);
         let entry = (Guard::of_key(found.key().into())?, Guard::of_value(value)?);
         found.remove(&self.shared.session, &self.tree)?;
+        unlink_due(&self.shared.session, &self.shared.sweep, &self.tree)?;
         Ok(Some(entry))
     }
 

@@ -3,8 +3,10 @@
 mod check;
 mod compact;
 mod sweep;
+mod unlink;
 
 pub(crate) use check::check_tree;
 pub use check::{CheckReport, StoreStats};
 pub(crate) use compact::compact;
 pub(crate) use sweep::Sweep;
+pub(crate) use unlink::{unlink_due, unlink_listed};

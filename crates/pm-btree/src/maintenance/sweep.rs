@@ -229,6 +229,9 @@ fn visit_leaf<P: Pmem>(session: &Session<P>, tree: &Tree, id: FrameId) -> Result
     }
     tree.len.fetch_add((live & !shared).count_ones().into(), Ordering::Relaxed);
     leaf.is_swept.store(true, Ordering::Relaxed);
+    if live | held == 0 {
+        tree.note_empty(session, &leaf);
+    }
     drop(leaf);
     // This also builds the inner nodes that lead to the leaf, which marks their hint nodes.
     tree.index.post_missing(session, low, id)?;

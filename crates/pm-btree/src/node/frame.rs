@@ -96,6 +96,8 @@ pub(crate) struct Frame {
     pub(crate) used_lines: AtomicU8,
     /// The number of lines in use that the node's header says.
     pub(crate) stored_lines: AtomicU8,
+    /// Whether the leaf is listed among the empty ones of its tree.
+    pub(crate) is_listed: AtomicBool,
 }
 
 #[cfg(not(all(loom, test)))]

@@ -202,6 +202,13 @@ impl InnerNodes {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).retired.push(id);
     }
 
+    /// The offsets of the hint nodes of all inner nodes in use.
+    pub(crate) fn hints(&self) -> impl Iterator<Item = u64> {
+        let nodes = self.chunks.iter().filter_map(OnceLock::get).flatten();
+        let in_use = nodes.filter(|node| node.version(Ordering::Relaxed).is_multiple_of(2));
+        in_use.map(Inner::hint).filter(|hint| *hint != 0)
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.chunks.iter().filter_map(OnceLock::get).map(|chunk| size_of_val(&**chunk) as u64).sum()
     }

@@ -318,6 +318,9 @@ impl Part<'_, '_> {
             }
         }
         leaf.live.store(live, Ordering::Release);
+        if live == 0 {
+            self.tree.note_empty(session, leaf);
+        }
         for old in slots_of(owed) {
             empty_slot(pmem, entry_offset(leaf.node(), old), leaf.seed());
         }

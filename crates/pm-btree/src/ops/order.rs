@@ -121,10 +121,18 @@ fn locate_first<'c, P: Pmem>(
     tree: &Tree,
     from: &Bound<OwnedKey>,
 ) -> Result<(FrameId, &'c Frame, Snapshot), LeafError> {
-    let lowest = OwnedKey { head: 0, bytes: Vec::new(), is_word: tree.is_word() };
     match from {
         Bound::Included(key) | Bound::Excluded(key) => tree.locate(session, &key.as_key()),
-        Bound::Unbounded => tree.locate(session, &lowest.as_key()),
+        Bound::Unbounded => loop {
+            // All leaves to the left of this one are empty.
+            let id = tree.ends.first();
+            let frame = tree.leaf(session, id)?;
+            let snapshot = frame.snapshot();
+            // Otherwise the leaf may be unlinked.
+            if tree.ends.first() == id {
+                return Ok((id, frame, snapshot));
+            }
+        },
     }
 }
 

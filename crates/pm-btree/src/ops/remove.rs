@@ -53,7 +53,10 @@ pub(super) fn remove_from<P: Pmem>(
     let fenced = session.fence();
     if fenced.is_ok() {
         session.settle_owed(leaf);
-        leaf.live.fetch_and(!(1 << slot), Ordering::Release);
+        let live = leaf.live.fetch_and(!(1 << slot), Ordering::Release);
+        if live == 1 << slot {
+            tree.note_empty(session, leaf);
+        }
     }
     leaf.end();
     fenced?;

@@ -133,6 +133,11 @@ impl Epochs {
         self.grace.enter(thread_number())
     }
 
+    /// Whether no change is in progress. A change that begins afterwards sees what the caller has stored before.
+    pub(crate) fn is_still(&self) -> bool {
+        self.grace.is_still()
+    }
+
     /// True for one of `interval` changes of a thread: then the caller [advances](Self::advance_durable) the durable epoch.
     #[inline]
     pub(crate) fn is_check_due(&self, interval: u32) -> bool {

@@ -80,6 +80,13 @@ impl Grace {
         self.stripes.iter().all(|stripe| stripe.active.iter().all(|count| count.load(Ordering::Acquire) == 0))
     }
 
+    /// Whether nothing is in progress. Whatever announces itself after this has looked at its count sees what the caller has stored before.
+    pub(crate) fn is_still(&self) -> bool {
+        // Additions, because they read the last value.
+        let counts = self.stripes.iter().flat_map(|stripe| &stripe.active);
+        counts.into_iter().all(|count| count.fetch_add(0, Ordering::AcqRel) == 0)
+    }
+
     /// Whether every change that had begun before the last start has ended.
     pub(crate) fn has_ended(&self) -> bool {
         let before = usize::from(self.period.load(Ordering::Acquire).is_multiple_of(2));
@@ -149,6 +156,38 @@ mod interleaved {
                     durable.store(next, Ordering::Release);
                 }
             }
+            thread.join().expect("no thread panics");
+        });
+    }
+
+    /// As `Session::begin_change` and `Session::hold_off_changes`.
+    #[test]
+    fn loom_no_change_is_in_progress_while_changes_are_held_off() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            // Whether changes are held off, and what they change.
+            let shared = Arc::new((Grace::new(2), AtomicU64::new(0), AtomicU64::new(0)));
+            let other = Arc::clone(&shared);
+            let thread = thread::spawn(move || {
+                let (grace, is_held_off, leaf) = &*other;
+                for _ in 0..2 {
+                    let active = grace.enter(1);
+                    if is_held_off.load(Ordering::Acquire) == 0 {
+                        leaf.store(1, Ordering::Relaxed);
+                        leaf.store(0, Ordering::Relaxed);
+                    }
+                    drop(active);
+                }
+            });
+            let (grace, is_held_off, leaf) = &*shared;
+            assert_eq!(is_held_off.swap(1, Ordering::AcqRel), 0);
+            if grace.is_still() {
+                assert_eq!(leaf.load(Ordering::Relaxed), 0);
+                thread::yield_now();
+                assert_eq!(leaf.load(Ordering::Relaxed), 0);
+            }
+            is_held_off.store(0, Ordering::Release);
             thread.join().expect("no thread panics");
         });
     }

@@ -17,6 +17,6 @@ mod stock;
 pub(crate) use batch_slots::BatchSlot;
 pub(crate) use grace::Active;
 pub use options::StoreOptions;
-pub(crate) use session::Session;
+pub(crate) use session::{HeldOff, Session};
 pub(crate) use space::Reserved;
 pub(crate) use stock::{Stock, Supply};

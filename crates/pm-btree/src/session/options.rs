@@ -14,6 +14,7 @@ pub struct StoreOptions {
     changes_per_epoch: Option<u32>,
     group_changes: u32,
     removal_batch: u32,
+    empty_leaves: u32,
 }
 
 impl Default for StoreOptions {
@@ -37,6 +38,7 @@ impl StoreOptions {
             changes_per_epoch: None,
             group_changes: 0,
             removal_batch: 4096,
+            empty_leaves: 32,
         }
     }
 
@@ -115,6 +117,19 @@ impl StoreOptions {
     pub const fn removal_batch(mut self, keys: u32) -> Self {
         self.removal_batch = keys;
         self
+    }
+
+    /// The number of leaves of a table that removals leave empty until the store unlinks them, by default 32; a close and the last removal of a table
+    /// unlink fewer, too. The store then holds off changes for as long as two
+    /// fences and some microseconds by leaf take, and releases the leaves' space.
+    #[must_use]
+    pub const fn empty_leaves(mut self, leaves: u32) -> Self {
+        self.empty_leaves = leaves;
+        self
+    }
+
+    pub(crate) fn empty_leaves_max(&self) -> usize {
+        self.empty_leaves.max(1) as usize
     }
 
     pub(crate) fn removal_batch_keys(&self) -> usize {

@@ -16,8 +16,10 @@ use crate::node::{
 };
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
 use pm_alloc::{Heap, PoisoningPmem};
 use pm_core::{FenceError, Pmem, Region, field};
+use std::time::Instant;
 
 /// The parts of an open store.
 #[derive(Debug)]
@@ -37,9 +39,28 @@ pub(crate) struct Session<P: Pmem> {
     /// Whether reads verify checksums.
     pub(crate) verifies_reads: bool,
     is_poisoned: AtomicBool,
+    /// Whether changes wait until empty leaves are unlinked.
+    is_held_off: AtomicBool,
+    /// The number of empty leaves of a tree that are unlinked together.
+    pub(crate) empty_leaves: usize,
     /// The number of steps of searches to a right sibling.
     steps_right: AtomicU64,
     new_indexes: AtomicU64,
+}
+
+/// How long changes that begin may wait for those that are in progress.
+const HOLD_OFF_MAX: Duration = Duration::from_micros(100);
+
+/// Changes are held off until this is dropped: no leaf changes but by the thread that has it.
+#[derive(Debug)]
+pub(crate) struct HeldOff<'c> {
+    is_held_off: &'c AtomicBool,
+}
+
+impl Drop for HeldOff<'_> {
+    fn drop(&mut self) {
+        self.is_held_off.store(false, Ordering::Release);
+    }
 }
 
 /// The most children of an inner node: as many as make inner nodes split soon where leaves do.
@@ -95,6 +116,8 @@ impl<P: Pmem> Session<P> {
             slots,
             verifies_reads,
             is_poisoned,
+            is_held_off: AtomicBool::new(false),
+            empty_leaves: options.empty_leaves_max(),
             steps_right,
             new_indexes: AtomicU64::new(0),
         })
@@ -146,6 +169,9 @@ impl<P: Pmem> Session<P> {
     /// Flushes the lines that the next changes of the leaves would flush, and stores how many lines of entries the leaves use: these are durable. The
     /// caller fences.
     pub(crate) fn flush_leaves(&self) {
+        // A word of a hint node that a thread has replaced without a fence may not come back once the node that it named is unlinked.
+        let words = 8 * self.fanout() as u64;
+        self.inner.hints().for_each(|hint| self.pmem().flush(hint + NODE_HEADER_BYTES, words));
         for frame in self.frames.filled() {
             let leaf = frame.lock();
             flush_owed(&self.pmem(), &leaf, leaf.owed.load(Ordering::Relaxed));
@@ -189,11 +215,42 @@ impl<P: Pmem> Session<P> {
     #[inline]
     pub(crate) fn begin_change(&self) -> Result<Active<'_>, WriteError> {
         self.check_not_poisoned()?;
-        let active = self.epochs.enter();
+        let mut active = self.epochs.enter();
+        while self.is_held_off.load(Ordering::Acquire) {
+            drop(active);
+            self.wait_for_release();
+            active = self.epochs.enter();
+        }
         if self.epochs.is_check_due(self.changes_per_epoch) {
             self.epochs.advance_durable(&self.pmem(), &self.is_poisoned).inspect_err(|_| self.poison())?;
         }
         Ok(active)
+    }
+
+    #[cold]
+    fn wait_for_release(&self) {
+        let mut attempts = 0_u32;
+        while self.is_held_off.load(Ordering::Acquire) {
+            attempts += 1;
+            if attempts.is_multiple_of(128) { std::thread::yield_now() } else { core::hint::spin_loop() }
+        }
+    }
+
+    /// Lets changes that begin wait, until the result is dropped. `None` if changes are in progress for too long, or another thread holds changes off.
+    /// The calling thread has no change in progress.
+    pub(crate) fn hold_off_changes(&self) -> Option<HeldOff<'_>> {
+        if self.is_held_off.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let held_off = HeldOff { is_held_off: &self.is_held_off };
+        let begin = Instant::now();
+        while !self.epochs.is_still() {
+            if begin.elapsed() > HOLD_OFF_MAX {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+        Some(held_off)
     }
 
     /// Announces a reader. While the returned guard lives, the space of records that the reader finds is not used again.

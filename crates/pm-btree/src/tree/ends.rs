@@ -1,6 +1,6 @@
 //! The ends of a tree: leaves beyond which all leaves are empty.
 //!
-//! Leaves that become empty [stay](crate::maintenance::compact) while the tree is in use. So that popping all entries of a table does not walk over
+//! Leaves that become empty stay until there are enough to be unlinked. So that popping all entries of a table does not walk over
 //! all leaves that it has emptied before, a tree knows a leaf at each end beyond which all leaves are empty. An insertion into an empty leaf may lie
 //! beyond, and moves the end there, under the leaf's lock and before readers see the entry. A thread moves an end inwards only while it has the lock
 //! of the leaf at the end, which is empty.
@@ -48,6 +48,16 @@ impl Ends {
     pub(crate) fn move_last(&self, from: FrameId, to: FrameId) {
         // If this fails, the end is elsewhere.
         let _moved = self.last.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Moves the ends off leaves that are unlinked, which lie between `left` and `right`. No change is in progress.
+    pub(crate) fn leave(&self, unlinked: &[FrameId], left: FrameId, right: Option<FrameId>) {
+        if unlinked.contains(&self.first()) {
+            self.first.store(right.unwrap_or(left).0, Ordering::Release);
+        }
+        if unlinked.contains(&self.last()) {
+            self.last.store(left.0, Ordering::Release);
+        }
     }
 
     /// Moves the ends so that an empty leaf, into which `key` is inserted, lies between them. The caller has the lock of the leaf, and publishes the

@@ -4,6 +4,10 @@
 //! whose nodes have the right headers leads to the leaf of a key, or to one on its left. A word that a crash has lost costs steps to the right, and
 //! never gives a wrong answer. Therefore a word is flushed without a fence of its own: the next fence of the thread covers it.
 //!
+//! A word of a node that is unlinked must be durably zero before the space of the node is used again: the new node there may not be linked yet. So
+//! a leaf has words in its parent's hint node only by then. A split of an inner node leaves the words that it moves in both hint nodes, because a crash may lose
+//! the word of the new one; they are zeroed before leaves are unlinked. Building an inner node zeroes the words that name no child.
+//!
 //! An *anchor* is a node with one word, the offset of the root: the highest hint node, or the only leaf. The catalogue names a table's anchor.
 
 use crate::error::{Corruption, CorruptionKind, WriteError};
@@ -11,7 +15,7 @@ use crate::format::{ANCHOR_LEVEL, NODE_HEADER_BYTES, NodeHeader, STATE_LIVE, che
 use crate::node::{FANOUT_MAX, Separator, TreeId, Verified};
 use crate::session::Session;
 use core::mem::offset_of;
-use pm_core::{Pmem, bytes_of, from_bytes};
+use pm_core::{FenceError, Pmem, bytes_of, from_bytes};
 
 /// Creates a hint node with these children, and returns its offset. The first child has the lowest separator.
 ///
@@ -67,8 +71,7 @@ fn load_words<P: Pmem>(session: &Session<P>, hint: u64) -> [u64; FANOUT_MAX] {
     words
 }
 
-/// Adds a child to a hint node that has these children already. A word that is free, or names a node that is no child any more, gets it: a split of
-/// an inner node leaves such words, because a crash may lose the other hint node.
+/// Adds a child to a hint node that has these children already. A word that is free, or names a node that is no child any more, gets it.
 ///
 /// # Durability
 /// The next fence of this thread makes it durable.
@@ -84,6 +87,48 @@ pub(crate) fn add<P: Pmem>(session: &Session<P>, hint: u64, child: u64, children
         session.pmem().store_u64(place, checked(child, place));
         session.pmem().flush(place, 8);
     }
+}
+
+/// Zeroes and flushes the words of a hint node that name one of these nodes.
+///
+/// # Durability
+/// The next fence of this thread makes it durable. A crash before that leaves words of nodes, which are not used again yet.
+pub(crate) fn remove<P: Pmem>(session: &Session<P>, hint: u64, removed: &[u64]) {
+    let words = load_words(session, hint);
+    for (number, word) in (0..).zip(words).filter(|(_, word)| *word != 0) {
+        let place = word_offset(hint, number);
+        if unchecked(word, place).is_some_and(|child| removed.contains(&child)) {
+            session.pmem().store_u64(place, 0);
+            session.pmem().flush(place, 8);
+        }
+    }
+}
+
+/// Flushes the words of a hint node.
+pub(crate) fn flush<P: Pmem>(session: &Session<P>, hint: u64) {
+    session.pmem().flush(word_offset(hint, 0), 8 * session.fanout() as u64);
+}
+
+/// Zeroes all words of a hint node that name none of its children, and flushes the node if there are any, or it may not be durable. Words that name
+/// other nodes are left by programs that do not zero them; their nodes may be unlinked, and be used again.
+///
+/// # Durability
+/// One fence, if something was flushed.
+pub(crate) fn clean_up<P: Pmem>(session: &Session<P>, hint: u64, children: &[u64]) -> Result<(), FenceError> {
+    let words = load_words(session, hint);
+    let mut is_changed = false;
+    for (number, word) in (0..session.fanout()).zip(words).filter(|(_, word)| *word != 0) {
+        let place = word_offset(hint, number);
+        if !unchecked(word, place).is_some_and(|child| children.contains(&child)) {
+            session.pmem().store_u64(place, 0);
+            is_changed = true;
+        }
+    }
+    if !is_changed && !session.epochs.is_unclean {
+        return Ok(());
+    }
+    flush(session, hint);
+    session.fence()
 }
 
 /// The children of a hint node with their separators, in ascending order. The first has the hint node's separator, and there is at least one.
@@ -127,6 +172,15 @@ pub(crate) fn set_root<P: Pmem>(session: &Session<P>, anchor: u64, root: u64) {
     let place = word_offset(anchor, 0);
     session.pmem().store_u64(place, checked(root, place));
     session.pmem().flush(place, 8);
+}
+
+/// Flushes the root of an anchor, which a killed process may have stored without a fence.
+///
+/// # Durability
+/// One fence.
+pub(crate) fn persist_root<P: Pmem>(session: &Session<P>, anchor: u64) -> Result<(), FenceError> {
+    session.pmem().flush(word_offset(anchor, 0), 8);
+    session.fence()
 }
 
 /// The offset of the root, and its level: 0 for a leaf.

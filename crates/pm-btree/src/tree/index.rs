@@ -19,6 +19,12 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use pm_core::Pmem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The lock of an index: other threads do not change it.
+#[derive(Debug)]
+pub(crate) struct Writers<'i> {
+    moved: MutexGuard<'i, Moved>,
+}
+
 /// The index of one tree.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -29,8 +35,15 @@ pub(crate) struct Index {
     anchor: u64,
     /// The number of levels above the leaves, and the root: an inner node, or the only leaf.
     root: AtomicU64,
-    writers: Mutex<()>,
+    writers: Mutex<Moved>,
 }
+
+/// Hint nodes that were split, each with the children that have moved to another one. Their words stay until a leaf is unlinked, because a crash may lose the
+/// word of the other hint node.
+type Moved = Vec<(u64, Vec<u64>)>;
+
+/// The number of hint nodes with words of moved children at which these words are zeroed in any case.
+const MOVED_MAX: usize = 64;
 
 /// A pointer that a reader has followed: it shows whether the child may have changed its place since.
 #[derive(Clone, Copy, Debug)]
@@ -90,11 +103,20 @@ fn retire_below<P: Pmem>(session: &Session<P>, (level, kid): (u8, Kid), release:
     }
 }
 
+/// Zeroes the words of moved children, and flushes the hint nodes: another thread may have stored another child into such a word without a fence. The caller
+/// fences.
+fn zero_moved<P: Pmem>(session: &Session<P>, moved: &mut Moved) {
+    for (hint, children) in moved.drain(..) {
+        hints::remove(session, hint, &children);
+        hints::flush(session, hint);
+    }
+}
+
 impl Index {
     /// The index of a new tree with one leaf.
     pub(crate) const fn new(tree: TreeId, first: FrameId, anchor: u64) -> Self {
         let root = AtomicU64::new(root_word(0, Kid::leaf(first)));
-        Self { tree, first, anchor, root, writers: Mutex::new(()) }
+        Self { tree, first, anchor, root, writers: Mutex::new(Vec::new()) }
     }
 
     /// The index of a tree in persistent memory. If the tree has no hint nodes, or the highest is corrupted, this reads the headers of all leaves.
@@ -107,7 +129,12 @@ impl Index {
         let index = Self::new(tree, first, anchor);
         let root = match anchor {
             0 => None,
-            anchor => hints::root(session, tree, anchor).ok(),
+            anchor => {
+                if session.epochs.is_unclean {
+                    hints::persist_root(session, anchor)?;
+                }
+                hints::root(session, tree, anchor).ok()
+            }
         };
         let root = root.and_then(|(root, level)| Some((level, session.space.frame_of(root)?)));
         match root {
@@ -115,13 +142,13 @@ impl Index {
                 index.root.store(root_word(0, Kid::leaf(root)), Ordering::Release);
                 // A crash inside a compaction leaves all leaves without an index. If a leaf is corrupted, it stays so: searches go from leaf to leaf.
                 if has_many_leaves(session, tree, root)
-                    && let Err(LeafError::Fence(error)) = index.rebuild(session, &index.lock())
+                    && let Err(LeafError::Fence(error)) = index.rebuild(session, &mut index.lock())
                 {
                     return Err(error.into());
                 }
             }
             Some((level, root)) => index.root.store(root_word(level, Kid::Hint(root)), Ordering::Release),
-            None => index.rebuild(session, &index.lock())?,
+            None => index.rebuild(session, &mut index.lock())?,
         }
         Ok(index)
     }
@@ -130,7 +157,7 @@ impl Index {
         self.anchor
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
+    fn lock(&self) -> MutexGuard<'_, Moved> {
         // A writer that panics leaves an index from which every leaf is reached.
         self.writers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -227,7 +254,7 @@ impl Index {
         level: u8,
         hint: FrameId,
     ) -> Result<(), LeafError> {
-        let writers = self.lock();
+        let mut writers = self.lock();
         let (place, is_there) = match parent {
             None => (None, self.root.load(Ordering::Relaxed) == root),
             Some(Parent { id, version, at }) => {
@@ -238,7 +265,7 @@ impl Index {
             }
         };
         if is_there && self.build_at(session, place, level, hint).is_none() {
-            self.rebuild(session, &writers)?;
+            self.rebuild(session, &mut writers)?;
         }
         Ok(())
     }
@@ -254,12 +281,15 @@ impl Index {
         let offset = session.space.node_offset(hint);
         let kid = |unit| if level == 1 { Kid::leaf(unit) } else { Kid::Hint(unit) };
         let mut children = hints::children(session, self.tree, offset, level).ok()?;
-        if let Some(high) = place.and_then(|(parent, at)| session.inner.get(parent).separator_at(at + 1)) {
-            // These belong to the hint node on the right, since a split.
+        if let Some(high) = self.upper_bound(session, level, children.first()?.0) {
+            // These belong to a hint node on the right, since a split.
             let pmem = &session.pmem();
             let key = |separator: Separator| separator.to_key(pmem, self.tree.is_word);
             children.retain(|(separator, _)| !high.is_at_or_below(pmem, &key(*separator).as_key()));
         }
+        let offsets: Vec<u64> = children.iter().map(|(_, child)| *child).collect();
+        // A failed fence poisons the store, so that no space is used again.
+        hints::clean_up(session, offset, &offsets).ok()?;
         let children: Option<Vec<(Separator, Kid)>> = children
             .into_iter()
             .map(|(separator, child)| Some((separator, kid(session.space.frame_of(child)?))))
@@ -268,6 +298,25 @@ impl Index {
         session.space.mark_node(offset);
         self.replace(session, place, level, Kid::Built(id));
         Some(id)
+    }
+
+    /// The separator at which the range of a node at `level` with this separator ends, as the nodes above it say: that of its right sibling, or of the right sibling
+    /// of a node above.
+    fn upper_bound<P: Pmem>(&self, session: &Session<P>, level: u8, low: Separator) -> Option<Separator> {
+        let pmem = &session.pmem();
+        let key = low.to_key(pmem, self.tree.is_word);
+        let (mut at_level, mut kid) = root_parts(self.root.load(Ordering::Relaxed));
+        let mut high = None;
+        while at_level > level
+            && let Kid::Built(id) = kid
+        {
+            let node = session.inner.get(id);
+            let at = node.child(|separator| separator.is_at_or_below(pmem, &key.as_key()));
+            high = node.separator_at(at + 1).or(high);
+            kid = Kid::from_word(node.kid(at).load(Ordering::Relaxed));
+            at_level -= 1;
+        }
+        high
     }
 
     /// Replaces a pointer: that at `place`, or the root.
@@ -293,7 +342,7 @@ impl Index {
         let first = root_word(0, Kid::leaf(self.first));
         let old = root_parts(self.root.swap(first, Ordering::AcqRel));
         retire_below(session, old, &|hint| session.space.release_node(hint));
-        self.rebuild(session, &self.lock())
+        self.rebuild(session, &mut self.lock())
     }
 
     /// Makes a new index, from the headers of the leaves, because a hint node is corrupted. The old inner nodes are not used any more. If a leaf is
@@ -303,7 +352,7 @@ impl Index {
     /// The links between the leaves are flushed: a hint node must not name a leaf whose link a crash can lose, and is fenced before anything names
     /// it.
     #[cold]
-    fn rebuild<P: Pmem>(&self, session: &Session<P>, _writers: &MutexGuard<'_, ()>) -> Result<(), LeafError> {
+    fn rebuild<P: Pmem>(&self, session: &Session<P>, moved: &mut Moved) -> Result<(), LeafError> {
         let pmem = &session.pmem();
         let mut leaves = Vec::new();
         let mut node = Verified::load(pmem, session.space.node_offset(self.first), self.tree)?;
@@ -325,10 +374,15 @@ impl Index {
         if self.anchor != 0 {
             hints::set_root(session, self.anchor, session.space.node_offset(self.first));
         }
+        if self.anchor != 0 {
+            // What the old hint nodes name may be unlinked later.
+            session.fence()?;
+            moved.clear();
+        }
         session.count_new_index();
         for (low, leaf) in leaves {
             let key = low.to_key(pmem, self.tree.is_word);
-            self.post_locked(session, low, leaf, &key.as_key());
+            self.post_locked(session, moved, low, leaf, &key.as_key());
         }
         Ok(())
     }
@@ -344,8 +398,7 @@ impl Index {
         leaf: FrameId,
         key: &SearchKey<'_>,
     ) {
-        let _writers = self.lock();
-        self.post_locked(session, low, leaf, key);
+        self.post_locked(session, &mut self.lock(), low, leaf, key);
     }
 
     /// [Posts](Self::post) a leaf that the index does not have, for instance after a crash.
@@ -359,11 +412,11 @@ impl Index {
         if self.find(session, &key.as_key())?.leaf() == leaf {
             return Ok(());
         }
-        let _writers = self.lock();
+        let mut moved = self.lock();
         // Another thread may have posted it.
         let (_, found) = self.path(session, &key.as_key(), 0);
         if found != Some(Kid::leaf(leaf)) {
-            self.post_locked(session, low, leaf, &key.as_key());
+            self.post_locked(session, &mut moved, low, leaf, &key.as_key());
         }
         Ok(())
     }
@@ -399,7 +452,31 @@ impl Index {
         }
     }
 
-    fn post_locked<P: Pmem>(&self, session: &Session<P>, low: Separator, leaf: FrameId, key: &SearchKey<'_>) {
+    fn post_locked<P: Pmem>(
+        &self,
+        session: &Session<P>,
+        moved: &mut Moved,
+        low: Separator,
+        leaf: FrameId,
+        key: &SearchKey<'_>,
+    ) {
+        self.post_at_levels(session, low, leaf, key, moved);
+        if moved.len() >= MOVED_MAX {
+            zero_moved(session, moved);
+            // A failed fence poisons the store, so that nothing is unlinked any more.
+            drop(session.fence());
+        }
+    }
+
+    /// Adds a leaf, and the inner nodes that are split for it. Appends to `moved` the hint nodes that were split, each with the children that it has lost.
+    fn post_at_levels<P: Pmem>(
+        &self,
+        session: &Session<P>,
+        low: Separator,
+        leaf: FrameId,
+        key: &SearchKey<'_>,
+        moved: &mut Moved,
+    ) {
         let pmem = &session.pmem();
         let (mut separator, mut child) = (low, Kid::leaf(leaf));
         let mut level = 1;
@@ -420,6 +497,10 @@ impl Index {
             let left = session.inner.add(hint, &children);
             if let Some(right) = right {
                 let right_hint = self.create_hint_node(session, level, &right);
+                if hint != 0 {
+                    let offsets = right.iter().map(|(_, child)| self.offset_of(session, level - 1, *child));
+                    moved.push((hint, offsets.collect()));
+                }
                 let right_id = session.inner.add(right_hint, &right);
                 let right_separator = right[0].0;
                 if at + 1 < session.fanout() / 2 {
@@ -445,6 +526,62 @@ impl Index {
                 return;
             }
         }
+    }
+
+    /// Locks the index, for [`remove`](Self::remove).
+    pub(crate) fn lock_to_remove(&self) -> Writers<'_> {
+        Writers { moved: self.lock() }
+    }
+
+    /// Removes an empty leaf, and the inner nodes that lead to it alone. Returns the offsets of their hint nodes, whose space the caller releases when
+    /// the words that name them are durably zero. `None` if the leaf cannot be removed: it is the first child of an inner node with others, whose hint
+    /// node has its separator; or the index does not have it.
+    ///
+    /// # Durability
+    /// The words that name the leaf and the hint nodes are zeroed and flushed; the caller fences. A crash costs steps to the right.
+    pub(crate) fn remove<P: Pmem>(
+        &self,
+        session: &Session<P>,
+        writers: &mut Writers<'_>,
+        key: &SearchKey<'_>,
+        leaf: FrameId,
+    ) -> Option<Vec<u64>> {
+        zero_moved(session, &mut writers.moved);
+        let (root_level, _) = root_parts(self.root.load(Ordering::Relaxed));
+        // The pointers on the way, from the leaf to the root.
+        let mut places = Vec::new();
+        for level in 0..root_level {
+            let (place, found) = self.path(session, key, level);
+            if level == 0 && found != Some(Kid::leaf(leaf)) {
+                return None;
+            }
+            places.push(place?);
+        }
+        let (mut level, mut hints_released, mut retired) = (1, Vec::new(), Vec::new());
+        for (index, (id, at)) in places.iter().enumerate() {
+            let node = session.inner.get(*id);
+            let mut children = node.children();
+            if children.len() == 1 {
+                retired.push(*id);
+                hints_released.extend((node.hint() != 0).then(|| node.hint()));
+                level += 1;
+                continue;
+            }
+            if *at == 0 {
+                return None;
+            }
+            let (_, removed) = children.remove(*at);
+            let offset = self.offset_of(session, level - 1, removed);
+            if node.hint() != 0 && offset != 0 {
+                hints::remove(session, node.hint(), &[offset]);
+            }
+            let new = session.inner.add(node.hint(), &children);
+            self.replace(session, places.get(index + 1).copied(), level, Kid::Built(new));
+            session.inner.retire(*id);
+            retired.into_iter().for_each(|id| session.inner.retire(id));
+            return Some(hints_released);
+        }
+        None
     }
 
     /// Makes a new root above the old one and its right sibling.

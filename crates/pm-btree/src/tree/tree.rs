@@ -1,5 +1,6 @@
 //! A tree: the way to the leaf of a key, and to its entry. What changes entries is above, in `ops`.
 
+use super::emptied::Emptied;
 use super::ends::Ends;
 use super::fill::fill;
 use super::hints;
@@ -24,6 +25,7 @@ pub(crate) struct Tree {
     pub(crate) first: FrameId,
     pub(crate) index: Index,
     pub(crate) ends: Ends,
+    pub(crate) emptied: Emptied,
     /// The number of entries in the leaves that are swept.
     pub(crate) len: AtomicU64,
     /// The first leaf or entry that the sweep could not read.
@@ -49,8 +51,8 @@ impl Tree {
         let frame = frame.ok_or(Corruption::new(first, CorruptionKind::NodeHeader))?;
         let index = Index::open(session, id, frame, anchor)?;
         let (len, unreadable) = (AtomicU64::new(0), OnceLock::new());
-        let ends = Ends::new(frame);
-        Ok(Self { id, key_width, first: frame, index, ends, len, unreadable })
+        let (ends, emptied) = (Ends::new(frame), Emptied::default());
+        Ok(Self { id, key_width, first: frame, index, ends, emptied, len, unreadable })
     }
 
     /// Creates a tree with an empty leaf, and returns the offset of the leaf.
@@ -82,7 +84,8 @@ impl Tree {
         frame.publish();
         drop(frame);
         let (ends, len, unreadable) = (Ends::new(first), AtomicU64::new(0), OnceLock::new());
-        Ok((offset, Self { id, key_width, first, index, ends, len, unreadable }))
+        let emptied = Emptied::default();
+        Ok((offset, Self { id, key_width, first, index, ends, emptied, len, unreadable }))
     }
 
     /// The frame of a leaf. If it is not filled, fills it.
@@ -190,7 +193,7 @@ impl Tree {
         session: &'c Session<P>,
         key: &SearchKey<'_>,
     ) -> Result<FrameLock<'c>, LeafError> {
-        // Leaves are not merged while the tree is in use, so the leaf of a key is this one or moves to the right.
+        // No leaf is unlinked while a change is in progress, so the leaf of a key is this one or moves to the right.
         let mut leaf = self.locate(session, key)?.1.lock();
         while let Some(next) = leaf.next()
             && leaf.high().is_at_or_below(&session.pmem(), key)
@@ -198,6 +201,17 @@ impl Tree {
             leaf = self.leaf(session, next)?.lock();
         }
         Ok(leaf)
+    }
+
+    /// Notes that a leaf, whose lock the caller has, has become empty, so that it is unlinked later.
+    #[cold]
+    pub(crate) fn note_empty<P: Pmem>(&self, session: &Session<P>, leaf: &FrameLock<'_>) {
+        let id = session.space.frame_of(leaf.node()).filter(|id| *id != self.first);
+        if let Some(id) = id
+            && self.id.table != CATALOGUE
+        {
+            self.emptied.add(id, leaf);
+        }
     }
 
     /// The live entry of `key` in a locked leaf, and its slot.

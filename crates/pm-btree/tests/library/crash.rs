@@ -87,7 +87,7 @@ impl Small {
             .seed(7)
             .pool(PoolOptions::new().uuid(Uuid::from_bytes([1; 16])).created_s(0))
             .lanes(1);
-        // Either every leaf is visited at the open, or when an operation needs it.
+        // Either every leaf is visited at the open, or when an operation needs it; then no operation unlinks leaves.
         let swept = if self.shape == Shape::Records { 0 } else { 256 };
         StoreOptions::new()
             .heap(heap)
@@ -95,6 +95,7 @@ impl Small {
             .extent_bytes(4096)
             .sweep_at_open(swept)
             .changes_per_epoch(2)
+            .empty_leaves(1)
     }
 
     fn put(&self, store: &SimStore, key: u8, value: u8) -> Result<(), Failure> {
@@ -603,6 +604,57 @@ fn compaction_of_long_keys_keeps_entries() {
     check_compaction(Shape::LongKeys);
 }
 
+/// Changes that leave a leaf empty, which is unlinked, each by itself and crashed everywhere: a removal, a pop at either end, a removal of all odd keys. What
+/// follows in the sequences inserts keys of the range of the unlinked leaf, and splits leaves, so that its space is used again.
+fn check_unlink(shape: Shape) {
+    // The leaves are [1, 3], [5, 7] and [9, 11]; with 2 or 6 in addition, the left one of an emptied one is more than half full.
+    const KEYS: &[u8] = &[1, 3, 5, 7, 9, 11];
+    let small = Small { shape, slots: 4, keys: KEYS };
+    let steps: [(&[Op], Op); 6] = [
+        (&[Op::Remove(5)], Op::Remove(7)),
+        (&[Op::Remove(9)], Op::Remove(11)),
+        (&[Op::PopFirst, Op::PopFirst, Op::PopFirst], Op::PopFirst),
+        (&[Op::PopLast], Op::PopLast),
+        (&[Op::PopLast, Op::PopLast, Op::PopLast], Op::PopLast),
+        (&[Op::Remove(11), Op::Put(6, 60), Op::Remove(7), Op::Remove(6)], Op::Remove(5)),
+    ];
+    for (before, step) in steps {
+        let after = After(small, before);
+        for model in [Model::Px86Line, Model::Eadr, Model::Page] {
+            let explorer = Explorer::new(model).choices_per_point(choices_per_point()).crashes(1);
+            let sequences = Sequences::new(after, REGION_BYTES).unwrap();
+            sequences.explorer(explorer.nested_choices_per_point(1)).crash_onward(0).check(&[step]);
+        }
+        let reuse = [Op::Put(6, 61), Op::Put(12, 120), Op::Put(13, 130), Op::Put(4, 40), Op::Put(2, 20)];
+        let ops: Vec<Op> = [step].into_iter().chain(reuse).collect();
+        let explorer =
+            Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(1);
+        let sequences = || Sequences::new(after, REGION_BYTES).unwrap();
+        sequences().explorer(explorer.clone()).crash_onward(0).check(&ops);
+        sequences().explorer(explorer.kills(1).choices_per_point(2)).crash_onward(0).check(&ops);
+    }
+}
+
+/// All leaves of a tree with three levels are emptied from one end, so that inner nodes go with their last leaves. Then the tree grows again.
+#[test]
+fn inner_nodes_are_unlinked() {
+    const KEYS: [u8; 30] = ascending();
+    const POPS: [[Op; 30]; 2] = [[Op::PopFirst; 30], [Op::PopLast; 30]];
+    const AGAIN: [Op; 4] = [Op::Put(1, 10), Op::Put(2, 20), Op::Put(3, 30), Op::Put(4, 40)];
+    for shape in [Shape::Inline, Shape::LongKeys] {
+        let small = Small { shape, slots: 4, keys: &KEYS };
+        let explorer =
+            Explorer::new(Model::Px86Line).crashes(1).choices_per_point(4).nested_choices_per_point(1);
+        for pops in &POPS {
+            for start in (0..30).step_by(10) {
+                let sequences = Sequences::new(After(small, &pops[..start]), REGION_BYTES).unwrap();
+                let ops: Vec<Op> = pops[start..start + 10].iter().chain(&AGAIN).copied().collect();
+                sequences.explorer(explorer.clone()).crash_onward(0).check(&ops);
+            }
+        }
+    }
+}
+
 /// Ascending keys.
 const fn ascending<const N: usize>() -> [u8; N] {
     let mut keys = [0; N];
@@ -686,6 +738,9 @@ crash_tests! {
     killed_operations_on_values_of_all_lengths_are_durable: check_killed(Lengths);
     pairs_of_operations_on_values_of_all_lengths: check_pairs(Lengths);
     random_operations_on_values_of_all_lengths: check_random(Lengths);
+    unlink_of_inline_entries_is_atomic: check_unlink(Inline);
+    unlink_of_entries_of_all_lengths_is_atomic: check_unlink(Lengths);
+    unlink_of_long_keys_is_atomic: check_unlink(LongKeys);
     killed_inline_operations_are_durable: check_killed(Inline);
     killed_record_operations_are_durable: check_killed(Records);
     killed_long_key_operations_are_durable: check_killed(LongKeys);

@@ -3,7 +3,7 @@
 
 use pm_btree::{Store, StoreOptions, Table};
 use pm_testkit::run_and_kill;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -243,4 +243,113 @@ fn killed_groups_leave_a_prefix() {
         assert!(store.check().unwrap().is_sound());
     }
     assert!(durable.iter().all(|count| *count > 100), "the threads have made {durable:?} changes");
+}
+
+/// The threads that push and pop.
+const QUEUE_THREADS: u64 = 4;
+
+/// The environment variable for the child with the number of slots of a node.
+const SLOTS: &str = "PM_BTREE_TEST_SLOTS";
+
+/// Options with which leaves are unlinked often.
+fn queue_options(slots: u32) -> StoreOptions {
+    StoreOptions::new().node_slots(slots).empty_leaves(if slots == 4 { 1 } else { 3 })
+}
+
+/// In the child: four threads push to a queue and pop from both of its ends, so that it is long and short in turn. Each reports the keys that it has pushed and
+/// popped.
+fn push_and_pop(path: &Path) -> ! {
+    let slots = std::env::var(SLOTS).unwrap().parse().unwrap();
+    let store = Store::open(path, &queue_options(slots)).unwrap();
+    let queue: Table<u64, u64> = store.table("queue").unwrap();
+    // Leaves are unlinked when all were visited.
+    queue.len().unwrap();
+    let first = queue.last().unwrap().map_or(0, |(key, _)| key.value() / QUEUE_THREADS + 1);
+    std::thread::scope(|scope| {
+        for thread in 0..QUEUE_THREADS {
+            let queue = &queue;
+            scope.spawn(move || {
+                let report = |is_popped: bool, key: u64| {
+                    let report = [[u8::from(is_popped)].as_slice(), &key.to_le_bytes()].concat();
+                    std::io::stderr().write_all(&report).unwrap();
+                };
+                for number in first.. {
+                    if number / 200 % 2 == 0 || number % 3 == 0 {
+                        let key = number * QUEUE_THREADS + thread;
+                        assert!(queue.insert(key, !key).unwrap());
+                        report(false, key);
+                    }
+                    if number / 200 % 2 == 1 {
+                        let popped = if number % 8 == 0 { queue.pop_last() } else { queue.pop_first() };
+                        if let Some((key, value)) = popped.unwrap() {
+                            assert_eq!(value.value(), !key.value());
+                            report(true, key.value());
+                        }
+                    }
+                }
+            });
+        }
+    });
+    unreachable!("the threads do not end");
+}
+
+/// Pushed entries are in the queue until they are popped, however often the process is killed. `PM_KILLS` sets the number of kills of each.
+#[test]
+fn queue_survives_kills() {
+    if let Some(path) = std::env::var_os(FILE) {
+        push_and_pop(&PathBuf::from(path));
+    }
+    let kills = std::env::var("PM_KILLS").map_or(20, |count| count.parse().expect("a number"));
+    for slots in [4, 62] {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("store.pm");
+        Store::create(&path, 16 << 20, &queue_options(slots)).unwrap().close().unwrap();
+        let mut random = fastrand::Rng::with_seed(1);
+        let (mut expected, mut reported) = (BTreeSet::new(), 0);
+        for kill in 0..kills {
+            let time = Duration::from_millis(random.u64(5..100));
+            let slots = slots.to_string();
+            let variables = [(FILE, path.as_os_str()), (SLOTS, OsStr::new(&slots))];
+            let reports = run_and_kill("kill::queue_survives_kills", &variables, time);
+            let text = String::from_utf8_lossy(&reports);
+            assert!(!text.contains("panicked"), "{}", &text[text.find("panicked").unwrap_or(0)..]);
+            let mut popped = BTreeSet::new();
+            for report in reports.as_chunks::<9>().0 {
+                reported += 1;
+                let key = u64::from_le_bytes(report[1..].try_into().unwrap());
+                match report[0] {
+                    0 => assert!(expected.insert(key)),
+                    _ => assert!(popped.insert(key), "kill {kill}: {key} is popped twice"),
+                }
+            }
+            let store = Store::open(&path, &StoreOptions::new()).unwrap();
+            let queue: Table<u64, u64> = store.table("queue").unwrap();
+            let found: BTreeSet<u64> = queue.range(..).map(|entry| entry.unwrap().0.value()).collect();
+            assert!(popped.is_disjoint(&found), "kill {kill}: popped entries are back");
+            // An operation of each thread may be done and not reported: a push, or a pop of an entry whose push is not reported either.
+            let is_left = |key: &&u64| !popped.contains(key);
+            let unreported_pops =
+                expected.iter().filter(is_left).filter(|key| !found.contains(key)).count() as u64;
+            let unreported_pushes =
+                found.iter().chain(&popped).filter(|key| !expected.contains(key)).count() as u64;
+            assert!(
+                unreported_pops <= QUEUE_THREADS && unreported_pushes <= QUEUE_THREADS,
+                "kill {kill}: {unreported_pops} entries are lost, {unreported_pushes} are new"
+            );
+            let report = store.check().unwrap();
+            assert!(report.is_sound(), "{report:?}");
+            assert!(
+                report.leaves <= 50 + found.len() as u64,
+                "{} leaves, {} entries",
+                report.leaves,
+                found.len()
+            );
+            expected = found;
+            if random.bool() {
+                drop(queue);
+                store.close().unwrap();
+            }
+        }
+        assert!(reported > 1_000, "{reported} pushes and pops");
+    }
 }

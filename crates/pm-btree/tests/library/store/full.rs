@@ -96,7 +96,7 @@ fn store_with_short_extents_is_not_too_long() {
 /// A queue: entries are inserted at the end and removed at the start. Its empty leaves fill the pool, unless they are unlinked.
 #[test]
 fn compaction_releases_emptied_leaves() {
-    let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096).empty_leaves(u32::MAX);
     let mut store = Store::format(Region::anonymous(512 << 10).unwrap(), &options).unwrap();
     let mut next = 0_u64;
     let push_and_pop = |store: &Store, next: &mut u64| {

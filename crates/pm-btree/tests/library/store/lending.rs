@@ -211,8 +211,9 @@ fn record_of_corrupted_entry_is_not_lent() {
     (1..9).for_each(|key| assert!(table.insert(key << 40, &[key as u8; 50]).unwrap()));
     let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
     pmem.load(0, &mut bytes);
-    let place =
-        |key: u64| bytes.windows(8).position(|window| window == (key << 40).to_le_bytes()).unwrap() as u64;
+    // Entries are at multiples of their length. Elsewhere other data may look like a key.
+    let is_of = |entry: &[u8], key: u64| entry[..8] == (key << 40).to_le_bytes();
+    let place = |key: u64| 32 * bytes.chunks(32).position(|entry| is_of(entry, key)).unwrap() as u64;
     // A record of another key, and one beyond the region.
     pmem.store_u64(place(3) + 8, pmem.load_u64(place(4) + 8));
     pmem.store_u64(place(5) + 8, pmem.load_u64(place(5) + 8) | 1 << 39);

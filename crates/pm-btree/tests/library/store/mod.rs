@@ -23,4 +23,5 @@ mod refusals;
 mod removals;
 mod splits_and_gets;
 mod threads;
+mod unlinked;
 mod verified_reads;
