@@ -33,6 +33,8 @@ pub(crate) struct Args {
 enum Target {
     /// Corrupted file systems.
     Fs,
+    /// Corrupted pools of objects.
+    Objects,
     /// Trace files.
     Pmc,
     /// Logs of pmemcheck.
