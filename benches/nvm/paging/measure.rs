@@ -5,7 +5,7 @@ use super::thrash::{self, Ran};
 use crate::client::{self, Counts, Runs};
 use crate::latency::{self, Floors};
 use crate::zram::Zram;
-use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
+use miette::{IntoDiagnostic as _, Result, miette};
 use pm_bench::nvm::cell::{Cell, Point, Spread};
 use pm_bench::nvm::device::{Device, Kind};
 use pm_bench::nvm::figures::{self, PAGE_BYTES};
@@ -28,8 +28,51 @@ const _: () = assert!(MEMORY_BYTES == 64 << 20);
 /// As in the paper.
 const THREADS: usize = 16;
 /// The kernel now and then kills a program whose pages it cannot write in time.
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 3;
 const GOAL: f64 = 0.95;
+
+/// The program, which is started again if the kernel kills it.
+struct Program<'a> {
+    bytes: u64,
+    group: Option<&'a Path>,
+    thrash: Option<Conversation>,
+    killed: &'a mut usize,
+}
+
+impl Program<'_> {
+    /// Lets it do something. `None`: the kernel has killed it each time.
+    fn attempt<T>(&mut self, act: impl Fn(&mut Conversation) -> Result<T>) -> Result<Option<T>> {
+        for _ in 0..ATTEMPTS {
+            let thrash = match self.thrash.take() {
+                Some(thrash) => Ok(thrash),
+                None => thrash::start(self.bytes, self.group),
+            };
+            let done = thrash.and_then(|mut thrash| Ok((act(&mut thrash)?, thrash)));
+            match done {
+                Ok((result, thrash)) => {
+                    self.thrash = Some(thrash);
+                    return Ok(Some(result));
+                }
+                Err(error) if is_kill(&error) => *self.killed += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks that no update is lost.
+    fn finish(&mut self) -> Result<()> {
+        match self.thrash.take().map_or(Ok(()), Conversation::finish) {
+            Err(error) if is_kill(&error) => *self.killed += 1,
+            finished => return finished,
+        }
+        Ok(())
+    }
+}
+
+fn is_kill(error: &miette::Report) -> bool {
+    error.to_string().contains("signal: 9")
+}
 
 /// What is measured with one array and one technology.
 #[derive(Debug, Default)]
@@ -61,31 +104,20 @@ pub(crate) fn measure(
     for halves in figures::PAGING_HALVES {
         let bytes = MEMORY_BYTES / 2 * halves;
         eprintln!("{PATH}, {} MiB with {} MiB of memory", bytes >> 20, MEMORY_BYTES >> 20);
-        let in_memory = repeat(&mut killed, || in_memory(bytes, runs))?;
-        points.push(updates(&figures::paging("dram", halves), Cell::Measured(Spread::of(&in_memory))));
-        let measured = repeat(&mut killed, || paged(&zram, &group, bytes, technologies, floors, runs))?;
-        let mut measured = measured.into_iter();
+        points.push(updates("dram", halves, &in_memory(bytes, runs)?));
+        let mut program = Program { bytes, group: Some(&group), thrash: None, killed: &mut killed };
+        let mut measured = paged(&zram, &mut program, technologies, floors, runs)?.into_iter();
         let alone = measured.next().ok_or_else(|| miette!("nothing was measured"))?;
-        points
-            .push(updates(&figures::paging("no-delay", halves), Cell::Measured(Spread::of(&alone.updates))));
-        let is_largest = Some(&halves) == figures::PAGING_HALVES.last();
-        if is_largest {
-            points.push(fault("no-delay", None, Cell::Measured(Spread::of(&alone.fault_us))));
+        points.push(updates("no-delay", halves, &alone.updates));
+        // The longest array, in which nearly every update is a fault.
+        let is_last = Some(&halves) == figures::PAGING_HALVES.last();
+        if is_last {
+            points.push(fault(report, "no-delay", &alone));
         }
         for (technology, measured) in technologies.iter().zip(measured) {
-            let name = figures::paging(&technology.name, halves);
-            if delays(technology, floors, 0).is_none() {
-                let why =
-                    || Cell::Not("a fault would spin for longer than a thread may in the kernel".into());
-                points.push(updates(&name, why()));
-                if is_largest {
-                    points.push(fault(&technology.name, None, why()));
-                }
-                continue;
-            }
-            points.push(updates(&name, Cell::Measured(Spread::of(&measured.updates))));
-            if is_largest {
-                points.push(faults(report, technology, &measured));
+            points.push(updates(&technology.name, halves, &measured.updates));
+            if is_last {
+                points.push(fault(report, &technology.name, &measured));
             }
         }
     }
@@ -106,43 +138,42 @@ fn in_memory(bytes: u64, runs: Runs) -> Result<Vec<f64>> {
     Ok(updates)
 }
 
-/// Measures an array that is paged: without delay, and with that of each technology, in rounds.
+/// Measures an array that is paged: without delay, and with that of each technology, in rounds. What the kernel has killed has fewer rounds, or none.
 fn paged(
     zram: &Zram,
-    group: &Path,
-    bytes: u64,
+    program: &mut Program<'_>,
     technologies: &[&Technology],
     floors: Floors,
     runs: Runs,
 ) -> Result<Vec<Measured>> {
-    let mut thrash = thrash::start(bytes, Some(group))?;
     let mut measured: Vec<Measured> =
         std::iter::repeat_with(Measured::default).take(technologies.len() + 1).collect();
+    let updated = |thrash: &mut Conversation| {
+        let ran = thrash::run(thrash, THREADS, runs.time)?;
+        Ok(ran.updates / ran.seconds)
+    };
     for _ in 0..runs.count {
-        let alone = waited(zram, &mut thrash, runs.time)?;
+        let Some(alone) = program.attempt(|thrash| waited(zram, thrash, runs.time))? else { continue };
         let own_us = alone.0.busy * 1e6 / alone.0.faults;
         measured[0].fault_us.push(own_us);
-        let ran = thrash::run(&mut thrash, THREADS, runs.time)?;
-        measured[0].updates.push(ran.updates / ran.seconds);
+        measured[0].updates.extend(program.attempt(updated)?);
         for (technology, measured) in technologies.iter().zip(&mut measured[1..]) {
-            if delays(technology, floors, 0).is_none() {
-                continue;
+            let Some(spins) = delays(technology, floors, 0) else { continue };
+            // Filled before, for that is not measured.
+            program.attempt(|_| Ok(()))?;
+            let attached = zram.delay(|device| Delays { device, ..spins })?;
+            if let Some((ran, counts)) = program.attempt(|thrash| waited(zram, thrash, runs.time))? {
+                let spun_us = (counts.reads * f64::from(spins.read.base_ns)
+                    + counts.writes * f64::from(spins.write.base_ns))
+                    / 1e3;
+                measured.fault_us.push(ran.busy * 1e6 / ran.faults);
+                measured.predicted_us.push(own_us + spun_us / ran.faults);
             }
-            let attached =
-                zram.delay(|device| delays(technology, floors, device).unwrap_or_else(|| none(device)))?;
-            let spins = delays(technology, floors, 0).unwrap_or_else(|| none(0));
-            let (ran, counts) = waited(zram, &mut thrash, runs.time)?;
-            let spun_us = (counts.reads * f64::from(spins.read.base_ns)
-                + counts.writes * f64::from(spins.write.base_ns))
-                / 1e3;
-            measured.fault_us.push(ran.busy * 1e6 / ran.faults);
-            measured.predicted_us.push(own_us + spun_us / ran.faults);
-            let ran = thrash::run(&mut thrash, THREADS, runs.time)?;
-            measured.updates.push(ran.updates / ran.seconds);
+            measured.updates.extend(program.attempt(updated)?);
             drop(attached);
         }
     }
-    thrash.finish()?;
+    program.finish()?;
     Ok(measured)
 }
 
@@ -166,36 +197,35 @@ fn delays(technology: &Technology, floors: Floors, device: u32) -> Option<Delays
     Some(Delays { device, read: delay(read), write: delay(write), longest_ns: read.max(write).into() })
 }
 
-fn none(device: u32) -> Delays {
-    Delays { device, read: Delay::default(), write: Delay::default(), longest_ns: 0 }
+/// The cell of these runs.
+fn cell(runs: &[f64]) -> Cell {
+    if runs.is_empty() {
+        // Of a technology for which nothing was tried, or which the kernel did not let run.
+        return Cell::Not(
+            "a page takes longer than a thread may spin, or the kernel kills the program for lack of memory"
+                .into(),
+        );
+    }
+    Cell::Measured(Spread::of(runs))
 }
 
-fn updates(name: &str, cell: Cell) -> Point {
-    Point { name: name.to_owned(), path: PATH, unit: "1/s", asked: None, floor: None, cell }
-}
-
-fn fault(technology: &str, asked: Option<f64>, cell: Cell) -> Point {
-    Point { name: figures::fault(technology), path: PATH, unit: "us", asked, floor: None, cell }
+fn updates(technology: &str, halves: u64, runs: &[f64]) -> Point {
+    let name = figures::paging(technology, halves);
+    Point { name, path: PATH, unit: "1/s", asked: None, floor: None, cell: cell(runs) }
 }
 
 /// The cost of a fault, and a row with what it should be.
-fn faults(report: &mut Report, technology: &Technology, measured: &Measured) -> Point {
-    let pairs = measured.fault_us.iter().zip(&measured.predicted_us);
-    let accuracy = |(got, asked): (&f64, &f64)| Pair { ours: 1.0 - (got / asked - 1.0).abs(), theirs: 1.0 };
-    let asked = median(measured.predicted_us.iter().copied());
-    let spread = Spread::of(&measured.fault_us);
-    let label = format!("{}: {:.1} us", figures::fault(&technology.name), spread.median);
-    report.row(label, format!("{asked:.1} us"), "", pairs.map(accuracy).collect(), Some(GOAL));
-    fault(&technology.name, Some(asked), Cell::Measured(spread))
-}
-
-/// Tries again what the kernel has killed.
-fn repeat<T>(killed: &mut usize, mut act: impl FnMut() -> Result<T>) -> Result<T> {
-    for _ in 1..ATTEMPTS {
-        match act() {
-            Err(error) if error.to_string().contains("signal: 9") => *killed += 1,
-            done => return done,
-        }
+fn fault(report: &mut Report, technology: &str, measured: &Measured) -> Point {
+    let name = figures::fault(technology);
+    let mut asked = None;
+    if !measured.predicted_us.is_empty() {
+        let predicted = median(measured.predicted_us.iter().copied());
+        let accuracy =
+            |(got, asked): (&f64, &f64)| Pair { ours: 1.0 - (got / asked - 1.0).abs(), theirs: 1.0 };
+        let pairs = measured.fault_us.iter().zip(&measured.predicted_us).map(accuracy).collect();
+        let label = format!("{name}: {:.1} us", Spread::of(&measured.fault_us).median);
+        report.row(label, format!("{predicted:.1} us"), "", pairs, Some(GOAL));
+        asked = Some(predicted);
     }
-    act().wrap_err_with(|| format!("{ATTEMPTS} times in turn"))
+    Point { name, path: PATH, unit: "us", asked, floor: None, cell: cell(&measured.fault_us) }
 }
