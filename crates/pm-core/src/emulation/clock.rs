@@ -49,6 +49,12 @@ impl Clock {
         Ok(Self { ticks_per_ns, carry_max: to_ticks(CARRY_MAX), sleep_min: to_ticks(SLEEP_MIN) })
     }
 
+    /// A clock for which each overshoot is too long.
+    #[cfg(test)]
+    pub(super) const fn without_carry(self) -> Self {
+        Self { carry_max: 0, ..self }
+    }
+
     /// A time in ticks.
     pub(super) fn to_ticks(self, time: Duration) -> f64 {
         time.as_nanos() as f64 * self.ticks_per_ns
@@ -64,9 +70,11 @@ impl Clock {
         THREAD.with(|thread| thread.carry.get())
     }
 
+    /// Takes an overshoot from the next accesses, and returns the part of it for which it is too long.
     #[inline]
-    pub(super) fn set_carry(self, ticks: u64) {
+    pub(super) fn set_carry(self, ticks: u64) -> u64 {
         THREAD.with(|thread| thread.carry.set(ticks.min(self.carry_max)));
+        ticks.saturating_sub(self.carry_max)
     }
 
     /// The present moment of this thread's simulated time, in ticks, if the counter shows `now`.
@@ -84,9 +92,10 @@ impl Clock {
         THREAD.with(|thread| thread.ahead_ps.set(thread.ahead_ps.get().saturating_add(ps)));
     }
 
-    /// Waits from `now` until the counter shows `due`. The thread's next accesses take less time, by what this overshoots.
+    /// Waits from `now` until the counter shows `due`. The thread's next accesses take less time, by what this overshoots. Returns the ticks of a longer
+    /// overshoot, such as that of a thread that was preempted, which no access makes up for.
     #[inline]
-    pub(super) fn wait(self, mut now: u64, due: u64) {
+    pub(super) fn wait(self, mut now: u64, due: u64) -> u64 {
         while now < due {
             if due - now > self.sleep_min {
                 thread::sleep(self.to_duration(due - now) - SLEEP_MARGIN);
@@ -94,7 +103,7 @@ impl Clock {
             // Without PAUSE, for which a hypervisor may run another virtual machine.
             now = ticks();
         }
-        self.set_carry(now - due);
+        self.set_carry(now - due)
     }
 }
 
@@ -155,5 +164,19 @@ impl SimulatedInstant {
         let ahead_ps = i128::from(now.ahead_ps) - i128::from(self.ahead_ps);
         let simulated_ps = i128::try_from(real_ps).unwrap_or(i128::MAX).saturating_add(ahead_ps);
         Duration::from_nanos(u64::try_from(simulated_ps.max(0) / 1000).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overshoot_is_carried_up_to_a_limit_and_the_rest_is_returned() {
+        let clock = Clock { ticks_per_ns: 1.0, carry_max: 1000, sleep_min: u64::MAX };
+        assert_eq!((clock.wait(5000, 4500), Clock::carry()), (0, 500));
+        assert_eq!((clock.wait(5000, 4000), Clock::carry()), (0, 1000));
+        assert_eq!((clock.wait(9000, 4000), Clock::carry()), (4000, 1000));
+        clock.set_carry(0);
     }
 }
