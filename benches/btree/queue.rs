@@ -53,8 +53,7 @@ pub(crate) fn add(
         report.fact(&format!("{name}, at the start"), format!("{ns:.0} ns"));
     }
     eprintln!("{updates} updates of random lengths");
-    let live_bytes = if updates < 5_000_000 { 10e6 } else { 100e6 };
-    let (extents, live) = space(directory, updates, live_bytes)?;
+    let (extents, live) = space(directory, updates)?;
     report
         .fact("space after updates of random lengths", format!("{:.2} times the live bytes", extents / live));
     let pair = Pair { ours: live * SPACE_GOAL, theirs: extents };
@@ -126,17 +125,17 @@ fn rates(queue: &Queue, next: &mut u64) -> Result<[f64; OPERATIONS.len()]> {
     Ok([first, pushed, edge])
 }
 
-/// The bytes of extents, and those of live values, after updates of random keys with values of random lengths.
-fn space(directory: &Path, updates: u64, live_bytes: f64) -> Result<(f64, f64)> {
+/// The bytes of extents, and those of live values, some 100 MB, after updates of random keys with values of random lengths.
+fn space(directory: &Path, updates: u64) -> Result<(f64, f64)> {
+    const KEYS: u64 = 194_000;
     let directory = tempfile::tempdir_in(directory).into_diagnostic()?;
     let store = ours::create(directory.path())?;
     let table = store.table::<u64, &[u8]>("values").into_diagnostic()?;
     let mut random = Rng::with_seed(7);
-    let keys = (live_bytes / 516.0) as u64;
-    let mut lengths = vec![0_u64; usize::try_from(keys).into_diagnostic()?];
+    let mut lengths = vec![0_u64; usize::try_from(KEYS).into_diagnostic()?];
     let value = [7; 1_000];
-    for number in 0..keys + updates {
-        let key = if number < keys { number } else { random.u64(..keys) };
+    for number in 0..KEYS + updates {
+        let key = if number < KEYS { number } else { random.u64(..KEYS) };
         let length = random.usize(16..=1_000);
         table.insert(key, &value[..length]).into_diagnostic()?;
         lengths[usize::try_from(key).into_diagnostic()?] = length as u64;
