@@ -31,9 +31,32 @@
 //! sees each store whole or not at all. A store changes up to a quarter of a chunk in place, by the heap's log, and otherwise stores the chunk elsewhere and
 //! then changes the entry that names its place.
 //!
-//! # Two tiers
+//! An object gets longer by [`append`](Object::append) and [`resize`](Object::resize), and a [transaction](Objects::transaction) changes several objects at once.
+//!
+//! # Three tiers
 //! A pool may have a [file](ObjectsOptions::file_bytes) beside it, on a disk for example. When the pool is full, chunks move down to the file, 64 with one fence. They are
-//! read from there, with a checksum, and a chunk that is stored to moves up again. So a pool holds more than its memory.
+//! read from there, with a checksum. So a pool holds more than its memory. It may also have [copies of chunks in DRAM](ObjectsOptions::dram_bytes), if its memory is
+//! slower.
+//!
+//! Chunks that are loaded often are copied to DRAM, and move up from the file; chunks that are stored to move up at once. [Hints] tell in advance how an object is going to be used, and
+//! [`Object::pin`] decides for all of its chunks:
+//!
+//! ```
+//! use pm_objects::{Contents, Hints, Locality, Objects, ObjectsOptions, Tier};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("tiers.pmo");
+//! let options = ObjectsOptions::new().file_bytes(64 << 20).dram_bytes(1 << 20);
+//! let objects = Objects::create_pool(&path, 16 << 20, &options)?;
+//! let log = Hints::new().locality(Locality::Cold);
+//! objects.create_with("log", Contents::Slice(&[0_u8; 100_000]), &log)?;
+//! let index = objects.create("index", Contents::Slice(&[0_u64; 512]))?;
+//! index.pin(Tier::Dram)?;
+//! assert_eq!(objects.stats()?.dram_used_bytes, 64 << 10);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # What is guaranteed after a crash
 //! * Every call that has returned is durable.
@@ -53,13 +76,15 @@
 //! | a load | 0 |
 //! | a store of up to 1 KiB in one chunk | 1 |
 //! | a longer store | 2 |
+//! | a transaction of several objects, with up to 1 KiB a chunk and 4 KiB in all | 1 |
+//! | up to 1 KiB appended, where the last chunk's slot has room | 1 |
 //! | an object of up to 128 KiB created | 3 |
 //! | an object deleted | 3 |
 //!
 //! `tests/library/prices.rs` counts them, and flushed lines.
 //!
 //! # Limits
-//! A name has 1 to 255 bytes, an element 1 byte to 64 KiB, an object 16 GiB. A store changes at most 64 chunks. Objects have a fixed length. Contents in the pool
+//! A name has 1 to 255 bytes, an element 1 byte to 64 KiB, an object 16 GiB. A store or a transaction changes at most 64 chunks. Contents in the pool
 //! have no checksum. A child of fork(2) must not use handles.
 //!
 //! # Source

@@ -45,6 +45,17 @@ fn calls_cost_few_fences() {
     let page = objects.create("page", Contents::Value(&[0_u64; 512])).unwrap();
     // A checkpoint, of two fences, for each 47 stores.
     check(&objects, "store 4 KiB", (72.0, 2.05), |number| page.store(&[number; 512]).unwrap());
+    let other = objects.create("other words", Contents::Value(&[0_u64; 6])).unwrap();
+    check(&objects, "transaction of two with 48 bytes", (5.02, 1.0), |number| {
+        let changed = objects.transaction(&[&words, &other], |tx| {
+            tx.set(&words, 0, &[number; 6])?;
+            tx.set(&other, 0, &[number + 1; 6])
+        });
+        changed.unwrap();
+    });
+    // One in 43 needs another slot, of another length.
+    let log = objects.create("log", Contents::Slice(&[[0_u64; 6]; 0])).unwrap();
+    check(&objects, "append 48 bytes", (8.0, 1.3), |number| log.append(&[[number; 6]]).unwrap());
     check(&objects, "rename", (6.0, 2.1), |number| {
         objects.rename(&name(number), &format!("renamed {number}")).unwrap();
     });
