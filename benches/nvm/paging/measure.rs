@@ -154,8 +154,8 @@ fn paged(
     };
     for _ in 0..runs.count {
         let Some(alone) = program.attempt(|thrash| waited(zram, thrash, runs.time))? else { continue };
-        let own_us = alone.0.busy * 1e6 / alone.0.faults;
-        measured[0].fault_us.push(own_us);
+        let own_us = fault_us(alone.0);
+        measured[0].fault_us.extend(own_us);
         measured[0].updates.extend(program.attempt(updated)?);
         for (technology, measured) in technologies.iter().zip(&mut measured[1..]) {
             let Some(spins) = delays(technology, floors, 0) else { continue };
@@ -166,8 +166,10 @@ fn paged(
                 let spun_us = (counts.reads * f64::from(spins.read.base_ns)
                     + counts.writes * f64::from(spins.write.base_ns))
                     / 1e3;
-                measured.fault_us.push(ran.busy * 1e6 / ran.faults);
-                measured.predicted_us.push(own_us + spun_us / ran.faults);
+                if let (Some(got), Some(own)) = (fault_us(ran), own_us) {
+                    measured.fault_us.push(got);
+                    measured.predicted_us.push(own + spun_us / ran.faults);
+                }
             }
             measured.updates.extend(program.attempt(updated)?);
             drop(attached);
@@ -175,6 +177,11 @@ fn paged(
     }
     program.finish()?;
     Ok(measured)
+}
+
+/// The cost of a fault in microseconds. There is none of a run without faults: the array is in memory, or the thread hardly ran.
+fn fault_us(ran: Ran) -> Option<f64> {
+    (ran.faults > 0.0).then(|| ran.busy * 1e6 / ran.faults)
 }
 
 /// Lets one thread update words. Returns what it has done, and the reads and writes of the swap device.
@@ -227,5 +234,9 @@ fn fault(report: &mut Report, technology: &str, measured: &Measured) -> Point {
         report.row(label, format!("{predicted:.1} us"), "", pairs, Some(GOAL));
         asked = Some(predicted);
     }
-    Point { name, path: PATH, unit: "us", asked, floor: None, cell: cell(&measured.fault_us) }
+    let cell = match measured.fault_us[..] {
+        [] if !measured.updates.is_empty() => Cell::Not("no run of a single thread had a fault".into()),
+        _ => cell(&measured.fault_us),
+    };
+    Point { name, path: PATH, unit: "us", asked, floor: None, cell }
 }
