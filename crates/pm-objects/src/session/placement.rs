@@ -226,12 +226,17 @@ impl Placement {
         u64::from(self.count(heat)) * self.latencies.gain(home, Tier::Dram)
     }
 
-    /// Whether a chunk in the file with this count is to take the place in the pool of one with another.
-    pub(crate) fn is_to_move_up(&self, count: u32, bytes: u64, other: u32) -> bool {
+    /// Whether a chunk in the file with this count is to take the place in the pool of one with another. Without one the pool has room.
+    pub(crate) fn is_to_move_up(&self, count: u32, bytes: u64, other: Option<u32>) -> bool {
         let gain = self.latencies.gain(Tier::File, Tier::Pool);
-        let (count, other) = (u64::from(count), u64::from(other));
-        4 * count * gain > 5 * other * gain + 64 * self.latencies.swap(bytes)
-            && count > other + self.margin.load(Relaxed)
+        let count = u64::from(count);
+        match other.map(u64::from) {
+            None => count * gain > 16 * self.latencies.move_up(bytes),
+            Some(other) => {
+                4 * count * gain > 5 * other * gain + 64 * self.latencies.swap(bytes)
+                    && count > other + self.margin.load(Relaxed)
+            }
+        }
     }
 
     /// What a copy to DRAM has cost.
@@ -293,7 +298,7 @@ mod tests {
         end_period(Tier::Pool);
         assert!(placement.is_to_enter(64, Tier::File, 4096, Some(0)));
         assert!(!placement.is_to_enter(64, Tier::File, 4096, Some(u64::MAX)));
-        assert!(!placement.is_to_move_up(COUNT_MAX, 4096, u32::MAX));
+        assert!(!placement.is_to_move_up(COUNT_MAX, 4096, Some(u32::MAX)));
         (0..20).for_each(|_| end_period(Tier::Pool));
         assert_eq!(placement.margin.load(Relaxed), MARGIN_MAX);
         assert!(!placement.is_to_enter(64, Tier::File, 4096, Some(0)));

@@ -136,7 +136,7 @@ impl<P: Pmem> Shared<P> {
             true => volume.store.open_table(NAMES),
             false => volume.store.table(NAMES).map(Some),
         };
-        let frames = options.dram_bytes.map(Frames::new).transpose()?;
+        let frames = (options.dram_bytes > 0).then(|| Frames::new(options.dram_bytes)).transpose()?;
         let has_tiers = frames.is_some() || volume.file.is_some();
         Ok(Self {
             frames,

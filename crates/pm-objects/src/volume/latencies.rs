@@ -47,7 +47,12 @@ impl Latencies {
 
     /// What a move to the pool costs, and that of another chunk to the file, in a batch.
     pub(crate) const fn swap(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(64) * self.pool + self.move_down
+        self.move_up(bytes) + self.move_down
+    }
+
+    /// What a move to the pool costs, which has room.
+    pub(crate) const fn move_up(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(64) * self.pool
     }
 }
 

@@ -22,7 +22,7 @@ pub struct ObjectsOptions {
     pub(crate) seed: Option<u64>,
     pub(crate) file_bytes: Option<u64>,
     pub(crate) without_file: bool,
-    pub(crate) dram_bytes: Option<u64>,
+    pub(crate) dram_bytes: u64,
     pub(crate) latencies: Latencies,
 }
 
@@ -46,7 +46,7 @@ impl ObjectsOptions {
             seed: None,
             file_bytes: None,
             without_file: false,
-            dram_bytes: None,
+            dram_bytes: 0,
             latencies: Latencies::new(
                 Duration::from_nanos(80),
                 Duration::from_nanos(170),
@@ -109,11 +109,11 @@ impl ObjectsOptions {
         self
     }
 
-    /// Copies chunks to so many bytes of DRAM that are loaded often, for a pool in memory that is slower. Stores go to the pool, and to the copies. By default
-    /// none are made. A multiple of 64 KiB; less is rounded up.
+    /// Copies chunks to so many bytes of DRAM that are loaded often, for a pool in memory that is slower. Stores go to the pool, and to the copies. By default,
+    /// and with 0, none are made. In whole pages of 64 KiB, or 4 KiB of less than that; what is left over is not used.
     #[must_use]
     pub const fn dram_bytes(mut self, bytes: u64) -> Self {
-        self.dram_bytes = Some(bytes);
+        self.dram_bytes = bytes;
         self
     }
 

@@ -16,6 +16,7 @@ mod prices;
 mod room;
 mod stale_handles;
 mod threads;
+mod tiers;
 
 /// Whether everything is tried, and not only what takes seconds: `PM_TEST_DEPTH=deep`.
 fn is_deep() -> bool {

@@ -179,7 +179,9 @@ impl<'c> Candidate<'c> {
         let (count, bytes) = (self.count(placement), self.bytes());
         let is_pinned = self.control.hints().pinned() == Some(Tier::Pool);
         let is_to_move = |other| is_pinned || placement.is_to_move_up(count, bytes, other);
-        if !is_to_move(0) || placement.is_pool_full() && !is_to_move(room::least_count(shared, placement)) {
+        let is_to_take_a_place =
+            || is_to_move(Some(0)) && is_to_move(Some(room::least_count(shared, placement)));
+        if !is_to_move(None) || placement.is_pool_full() && !is_to_take_a_place() {
             return;
         }
         let read = match read {
@@ -193,9 +195,9 @@ impl<'c> Candidate<'c> {
         for _ in 0..2 {
             match store::store_once(shared, &stores) {
                 Ok(()) => return placement.note_swap(bytes),
-                Err(ObjectError::Full) if !placement.is_pool_full() || is_to_move(0) => {
+                Err(ObjectError::Full) => {
                     placement.note_pool_full(true);
-                    if !is_to_move(room::least_count(shared, placement))
+                    if !is_to_take_a_place()
                         || !room::try_to_make_room(shared, Holds::Objects(&[self.locked]))
                     {
                         return;
