@@ -25,6 +25,8 @@
 //! # }
 //! ```
 //!
+//! The [guide] leads from `cargo add` to a program.
+//!
 //! # The model
 //! An object is a name, a type and elements of that type. The names are in a table of a `pm-btree` store, and the contents in chunks of up to 4 KiB, in
 //! blocks of the `pm-alloc` heap that holds the store. An [`Object`] is a handle: a load copies elements out of persistent memory, takes no lock, and
@@ -93,6 +95,7 @@
 #![forbid(unsafe_code)]
 
 pub mod format;
+pub mod guide;
 
 mod api;
 mod error;
