@@ -95,6 +95,26 @@ fn objects_are_put_read_renamed_and_deleted() {
 }
 
 #[test]
+fn objects_are_pinned() {
+    let scratch = scratch();
+    fs::write(scratch.path("contents"), vec![7; 100_000]).unwrap();
+    scratch.json(&["object", "create", "t.pmo", "--size", "4M", "--file-size", "4M"], 0);
+    scratch.json(&["object", "put", "t.pmo", "n", "contents"], 0);
+    let file_used = || scratch.json(&["object", "stat", "t.pmo"], 0)["file_used_bytes"].clone();
+    for (tier, pinned, used) in
+        [("file", json!("file"), 25 * 4096), ("pool", json!("pool"), 0), ("none", json!(null), 0)]
+    {
+        assert_eq!(scratch.json(&["object", "pin", "t.pmo", "n", tier], 0)["pinned"], pinned);
+        assert_eq!(file_used(), json!(used), "{tier}");
+        scratch.json(&["object", "check", "t.pmo"], 0);
+    }
+    scratch.json(&["object", "create", "o.pmo", "--size", "4M"], 0);
+    scratch.json(&["object", "put", "o.pmo", "n", "contents"], 0);
+    let refused = scratch.run(&["object", "pin", "o.pmo", "n", "file"], 1);
+    assert!(refused.contains("no such tier"), "{refused}");
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let scratch = scratch();
     let missing = scratch.run(&["object", "ls", "none.pmo"], 1);

@@ -23,6 +23,8 @@ pub(crate) enum ObjectCommand {
     Rm(Rm),
     /// Rename an object. Durable when the command ends.
     Mv(Mv),
+    /// Move the chunks of an object to a tier, where they stay. Durable when the command ends.
+    Pin(Pin),
     /// Print what is known of an object, or of all together.
     Stat(Stat),
     /// Verify all objects, and that all space in use belongs to one. Changes nothing.
@@ -125,6 +127,27 @@ pub(crate) struct Mv {
     pub(crate) from: String,
     /// Its new name, which no object has.
     pub(crate) to: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pin {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// The name of the object.
+    pub(crate) name: String,
+    /// The tier.
+    pub(crate) tier: PinTier,
+}
+
+/// Where chunks stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum PinTier {
+    /// FILE itself.
+    Pool,
+    /// The second file, FILE.file.
+    File,
+    /// Wherever their use shows that they belong.
+    None,
 }
 
 #[derive(Debug, Args)]

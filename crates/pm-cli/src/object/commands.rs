@@ -1,13 +1,13 @@
 //! The commands of `pm object` on single objects and on all.
 
-use super::args::{Export, Get, Ls, Mv, ObjectCommand, Put, Rm, Sized, Stat, Target};
+use super::args::{Export, Get, Ls, Mv, ObjectCommand, Pin, PinTier, Put, Rm, Sized, Stat, Target};
 use super::failure::Failure;
 use super::import;
 use super::pool::{self, close, open, open_unchanged};
 use crate::findings::{CORRUPTED, end_with_corruption};
 use crate::report::{bytes, count, field, say};
 use miette::{Context as _, IntoDiagnostic as _, miette};
-use pm_objects::{Contents, Object, ObjectError};
+use pm_objects::{Contents, Hints, Locality, Object, ObjectError, Tier};
 use serde_json::{Value as Json, json};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read as _, Write};
@@ -28,6 +28,7 @@ pub(crate) fn run(command: &ObjectCommand, json: bool) -> miette::Result<ExitCod
         ObjectCommand::Put(args) => put(args, json),
         ObjectCommand::Rm(args) => rm(args, json),
         ObjectCommand::Mv(args) => mv(args, json),
+        ObjectCommand::Pin(args) => pin(args, json),
         ObjectCommand::Stat(args) => stat(args, json),
         ObjectCommand::Check(args) => return check(args, json),
     };
@@ -209,15 +210,47 @@ fn export(args: &Export, json: bool) -> miette::Result<()> {
     }
 }
 
+fn pin(args: &Pin, json: bool) -> miette::Result<()> {
+    let (path, name) = (&args.file, &args.name);
+    let objects = open(path)?;
+    let object = objects.open_bytes(name).map_err(Failure::of(path, name))?;
+    let pinned = match args.tier {
+        PinTier::Pool => object.pin(Tier::Pool),
+        PinTier::File => object.pin(Tier::File),
+        PinTier::None => object.unpin(),
+    };
+    pinned.map_err(Failure::of(path, name))?;
+    drop(object);
+    close(objects, path)?;
+    stat(&Stat { file: path.clone(), name: Some(name.clone()) }, json)
+}
+
+/// The words for what placement is told of an object.
+fn words(hints: Hints) -> (Option<&'static str>, Option<&'static str>) {
+    let pinned = hints.pinned().map(|tier| match tier {
+        Tier::Dram => "dram",
+        Tier::Pool => "pool",
+        Tier::File => "file",
+    });
+    let locality = match hints.expected() {
+        Locality::Unknown => None,
+        Locality::Hot => Some("hot"),
+        Locality::Cold => Some("cold"),
+    };
+    (pinned, locality)
+}
+
 fn stat(args: &Stat, json: bool) -> miette::Result<()> {
     let path = &args.file;
     let Some(name) = &args.name else { return describe(path, json) };
     let objects = open_unchanged(path)?;
     let stat = objects.stat(name).map_err(Failure::of(path, name))?;
+    let (pinned, locality) = words(stat.hints);
     if json {
         say(json!({
             "path": path.to_string_lossy(), "name": name, "number": stat.number, "layout": format!("{:016x}", stat.layout),
-            "element_bytes": stat.element_bytes, "len": stat.len, "chunks": stat.chunks,
+            "element_bytes": stat.element_bytes, "len": stat.len, "chunks": stat.chunks, "pinned": pinned,
+            "locality": locality,
         }));
         return Ok(());
     }
@@ -229,6 +262,8 @@ fn stat(args: &Stat, json: bool) -> miette::Result<()> {
         format_args!("{elements} of {} bytes with layout {:016x}", stat.element_bytes, stat.layout),
     );
     field("chunks", stat.chunks);
+    pinned.into_iter().for_each(|tier| field("pinned", tier));
+    locality.into_iter().for_each(|locality| field("locality", locality));
     Ok(())
 }
 
