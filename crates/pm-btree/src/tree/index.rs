@@ -42,7 +42,8 @@ pub(crate) struct Index {
 /// word of the other hint node.
 type Moved = Vec<(u64, Vec<u64>)>;
 
-/// The number of hint nodes with words of moved children at which these words are zeroed in any case.
+/// The most hint nodes with words of moved children; no more than empty leaves that stay, either. If there are more, the next leaf that is posted has
+/// these words zeroed.
 const MOVED_MAX: usize = 64;
 
 /// A pointer that a reader has followed: it shows whether the child may have changed its place since.
@@ -460,12 +461,13 @@ impl Index {
         leaf: FrameId,
         key: &SearchKey<'_>,
     ) {
-        self.post_at_levels(session, low, leaf, key, moved);
-        if moved.len() >= MOVED_MAX {
+        if moved.len() > session.empty_leaves.min(MOVED_MAX) {
+            // Before the leaf is posted: the split of the leaf has fenced the words that this thread has stored before to the other hint nodes.
             zero_moved(session, moved);
             // A failed fence poisons the store, so that nothing is unlinked any more.
             drop(session.fence());
         }
+        self.post_at_levels(session, low, leaf, key, moved);
     }
 
     /// Adds a leaf, and the inner nodes that are split for it. Appends to `moved` the hint nodes that were split, each with the children that it has lost.

@@ -157,6 +157,27 @@ fn words_are_durably_zero_when_an_inner_node_is_built() {
     println!("{}", explorer().check(&image(38).to_image(), operation, check));
 }
 
+/// So many hint nodes are split that the words of moved children are zeroed before a leaf is to be unlinked.
+#[test]
+fn words_are_durably_zero_after_many_splits() {
+    for last in [55, 59, 61] {
+        let operation = |run: &Run<u64>| {
+            let store = attach(run.pmem());
+            in_thread(|| {
+                sweep(&store);
+                insert(&store, (37..=last).step_by(2));
+            });
+            in_thread(|| use_free_nodes(&store));
+            in_thread(|| {
+                remove(&store, [29, 31, 33, 35]);
+                insert(&store, [2]);
+            });
+            std::mem::forget(store);
+        };
+        println!("{}", explorer().check(&image(36).to_image(), operation, check));
+    }
+}
+
 /// Flips a bit of the second hint node's word of its first child.
 fn corrupt_second_hint_node(pmem: &SimPmem) {
     let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
