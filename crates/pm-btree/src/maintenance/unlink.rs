@@ -102,7 +102,8 @@ fn unlink_some<P: Pmem>(session: &Session<P>, tree: &Tree, _: &HeldOff<'_>) -> R
         run.split_up(session, tree, &mut writers, &mut segments, &mut hints);
     }
     if segments.is_empty() {
-        return Ok(());
+        // Words of moved children may have become zero, which no other thread makes durable any more.
+        return session.fence();
     }
     let linked = link(session, &segments);
     if linked.is_ok() {

@@ -399,7 +399,12 @@ impl Index {
         leaf: FrameId,
         key: &SearchKey<'_>,
     ) {
-        self.post_locked(session, &mut self.lock(), low, leaf, key);
+        let mut moved = self.lock();
+        // The sweep may have posted it. A leaf that the index has twice would be in it after it was unlinked.
+        let (_, found) = self.path(session, key, 0);
+        if found != Some(Kid::leaf(leaf)) {
+            self.post_locked(session, &mut moved, low, leaf, key);
+        }
     }
 
     /// [Posts](Self::post) a leaf that the index does not have, for instance after a crash.

@@ -176,10 +176,15 @@ impl Frames {
         state.classes[class].free.push(frame);
     }
 
-    /// Copies out of a frame, perhaps while it changes.
+    /// Copies out of a frame, perhaps while it changes. Returns whether it may have so many bytes: a shorter one may be the last.
     #[inline]
-    pub(crate) fn load(&self, frame: u64, within: u64, out: &mut [u8]) {
-        self.memory.load(frame + within, out);
+    pub(crate) fn load(&self, frame: u64, within: u64, out: &mut [u8]) -> bool {
+        let start = frame + within;
+        let fits = start + out.len() as u64 <= self.memory.len_bytes();
+        if fits {
+            self.memory.load(start, out);
+        }
+        fits
     }
 
     /// Copies to a frame.

@@ -13,6 +13,7 @@ mod kill;
 mod model;
 mod moves;
 mod prices;
+mod resizes;
 mod room;
 mod stale_handles;
 mod threads;

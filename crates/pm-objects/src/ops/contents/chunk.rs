@@ -1,6 +1,6 @@
 //! Where the chunks of objects are, and what they hold.
 
-use crate::error::ObjectError;
+use crate::error::{ObjectError, Structure};
 use crate::format::short;
 use crate::session::chunks::Place;
 use crate::session::control::{Changing, Control, Locked};
@@ -17,15 +17,33 @@ pub(crate) fn contents<P: Pmem>(
     let range = control.chunk_range(index);
     let mut contents = vec![0; short(range.end.saturating_sub(range.start))];
     if let Some(Place::InDram(frame)) = control.chunk(index).place() {
-        shared.frames().load(frame, 0, &mut contents);
-        return Ok(contents);
+        // Without the lock the chunk may be a shorter one by now.
+        return match shared.frames().load(frame, 0, &mut contents) {
+            true => Ok(contents),
+            false => Err(changed(control)),
+        };
     }
     match home(shared, control, index)? {
         Home::Hole => {}
-        Home::Slot(slot) => shared.volume.pmem().load(slot.offset(), &mut contents),
+        Home::Slot(slot) if has(shared, slot.offset(), contents.len()) => {
+            shared.volume.pmem().load(slot.offset(), &mut contents);
+        }
+        Home::Slot(_) => return Err(changed(control)),
         Home::File { slot, crc } => shared.volume.file().load(slot, crc, &mut contents)?,
     }
     Ok(contents)
+}
+
+/// Whether the pool has so many bytes there. A slot that was found for a shorter chunk may be the last.
+#[inline]
+pub(super) fn has<P: Pmem>(shared: &Shared<P>, offset: u64, len: usize) -> bool {
+    offset + len as u64 <= shared.volume.pmem().len_bytes()
+}
+
+/// The error of a read without the object's lock that finds another chunk than the one that it looks for: it is tried again.
+#[cold]
+pub(super) fn changed(control: &Control) -> ObjectError {
+    ObjectError::corrupted(control.object.offset, Structure::Contents)
 }
 
 /// Where a chunk is.

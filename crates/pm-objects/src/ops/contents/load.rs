@@ -1,7 +1,7 @@
 //! Copies out contents of an object. No lock is taken: the copy counts if the object's version has not changed meanwhile.
 
 use super::{chunk, place};
-use crate::error::{ObjectError, Structure};
+use crate::error::ObjectError;
 use crate::format::short;
 use crate::session::chunks::Place;
 use crate::session::control::Control;
@@ -88,10 +88,14 @@ fn copy<P: Pmem>(
         let len = short((rest.len() as u64).min(chunk_bytes - within));
         let (piece, others) = rest.split_at_mut(len);
         match chunk::place(shared, control, index)? {
-            Place::At(offset) => shared.volume.pmem().load(offset + within, piece),
+            Place::At(offset) if chunk::has(shared, offset + within, len) => {
+                shared.volume.pmem().load(offset + within, piece);
+            }
+            Place::At(_) => return Err(chunk::changed(control)),
             Place::Hole => piece.fill(0),
             Place::InFile(_) => *read = Some((index, copy_from_file(shared, control, index, within, piece)?)),
-            Place::InDram(frame) => shared.frames().load(frame, within, piece),
+            Place::InDram(frame) if shared.frames().load(frame, within, piece) => {}
+            Place::InDram(_) => return Err(chunk::changed(control)),
         }
         (rest, within) = (others, 0);
         index += 1;
@@ -112,7 +116,6 @@ fn copy_from_file<P: Pmem>(
     let within = short(within);
     // It is shorter if the object has become shorter meanwhile.
     let bytes = chunk.get(within..within + out.len());
-    let moved = ObjectError::corrupted(control.object.offset, Structure::Contents);
-    out.copy_from_slice(bytes.ok_or(moved)?);
+    out.copy_from_slice(bytes.ok_or_else(|| chunk::changed(control))?);
     Ok(chunk)
 }

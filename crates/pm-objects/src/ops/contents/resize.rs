@@ -166,8 +166,15 @@ fn shorten<P: Pmem>(shared: &Shared<P>, locked: &Locked<'_>, len_bytes: u64) -> 
     let object = &control.object;
     let end_index = control.chunk_count();
     let kept = object.chunks(len_bytes);
-    let start = kept.max(end_index.saturating_sub(STEP_CHUNKS));
-    let len_bytes = if start > kept { start * object.chunk_bytes } else { len_bytes };
+    // A length between is one of whole elements, which may be longer than chunks.
+    let element_bytes = u64::from(object.element.bytes);
+    let step = STEP_CHUNKS.max(element_bytes.div_ceil(object.chunk_bytes) + 1);
+    let start = kept.max(end_index.saturating_sub(step));
+    let len_bytes = match start > kept {
+        true => (start * object.chunk_bytes).next_multiple_of(element_bytes),
+        false => len_bytes,
+    };
+    let start = object.chunks(len_bytes);
     let mut slots = shared.slot_change();
     let mut has_freed = false;
     for index in start..end_index {
@@ -177,7 +184,7 @@ fn shorten<P: Pmem>(shared: &Shared<P>, locked: &Locked<'_>, len_bytes: u64) -> 
         store::free_home(shared, &mut slots, home, range.end - range.start);
     }
     // The checksum of a chunk in the file is that of all of it.
-    let cut = (start == kept && !len_bytes.is_multiple_of(object.chunk_bytes)).then(|| kept - 1);
+    let cut = (!len_bytes.is_multiple_of(object.chunk_bytes)).then(|| start - 1);
     let mut filled = None;
     if let Some(index) = cut
         && let (_, home @ Place::InFile(_)) = chunk::home_and_frame(shared, locked, index)?
