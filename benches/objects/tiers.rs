@@ -39,8 +39,9 @@ fn emulated(bytes: usize, speed: &Speed) -> Result<Memory> {
 
 impl Pool {
     /// A pool with room for a part of the chunks.
-    fn new(in_pool: f64) -> Result<Self> {
-        let bytes = (CHUNKS as f64 * in_pool * 4096.0 * 1.02) as usize;
+    fn new(percent_in_pool: usize) -> Result<Self> {
+        // With the owners of the slots.
+        let bytes = CHUNKS * percent_in_pool * 4096 / 98;
         let options = ObjectsOptions::new().dram_bytes((IN_DRAM * size_of::<Chunk>()) as u64).latencies(
             Duration::from_nanos(60),
             Duration::from_nanos(85),
@@ -103,7 +104,8 @@ impl Pool {
     /// The number of chunks that the pool has room for, and the number of moves so far.
     fn stats(&self) -> Result<(usize, u64)> {
         let stats = self.objects.stats().into_diagnostic()?;
-        Ok(((stats.chunk_bytes / 4096) as usize, stats.moves))
+        let chunks = usize::try_from(stats.chunk_bytes / 4096).into_diagnostic()?;
+        Ok((chunks, stats.moves))
     }
 }
 
@@ -127,8 +129,8 @@ fn zipf(seed: u64) -> (Vec<usize>, impl Fn(u64) -> usize) {
 }
 
 /// The mean time of a load when the most frequent chunks are in DRAM, the next ones in the pool, and the others in the file.
-fn best_static(in_pool: f64, part: Duration, parts: usize, seed: u64) -> Result<f64> {
-    let mut pool = Pool::new(in_pool)?;
+fn best_static(percent_in_pool: usize, part: Duration, parts: usize, seed: u64) -> Result<f64> {
+    let mut pool = Pool::new(percent_in_pool)?;
     let (order, next) = zipf(seed);
     let (room, _) = pool.stats()?;
     for chunk in &order[IN_DRAM + room..] {
@@ -150,9 +152,9 @@ fn best_static(in_pool: f64, part: Duration, parts: usize, seed: u64) -> Result<
 }
 
 /// The share of loads that move a chunk when all chunks are loaded as often.
-fn uniform_moves(in_pool: f64, settle: Duration, measured: Duration) -> Result<f64> {
-    let mut pool = Pool::new(in_pool)?;
-    let next = |random: u64| (random >> 20) as usize % CHUNKS;
+fn uniform_moves(percent_in_pool: usize, settle: Duration, measured: Duration) -> Result<f64> {
+    let mut pool = Pool::new(percent_in_pool)?;
+    let next = |random: u64| usize::try_from(random % CHUNKS as u64).expect("the number of a chunk");
     pool.run(settle, 1, &next, &mut |_| Ok(()))?;
     let before = pool.stats()?.1;
     let mut loads = 0;
@@ -169,10 +171,10 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     // Two seconds.
     let settle = 20;
     let parts = if cli.quick { 10 } else { 20 };
-    for in_pool in [0.3, 0.6] {
-        let name = |what: &str| format!("{what}, pool {:.0} %", in_pool * 100.0);
-        let fixed = best_static(in_pool, part, parts, 1)?;
-        let mut pool = Pool::new(in_pool)?;
+    for percent in [30, 60] {
+        let name = |what: &str| format!("{what}, pool {percent} %");
+        let fixed = best_static(percent, part, parts, 1)?;
+        let mut pool = Pool::new(percent)?;
         let ((_, first), (_, second)) = (zipf(1), zipf(2));
         let nothing = &mut |_: &mut Pool| Ok(());
         let mut curve = pool.run(part, settle + parts, &first, nothing)?;
@@ -191,7 +193,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
         let moved_settled = pm_bench::median(moved[settle..].iter().copied());
         curve.extend(moved);
         let pair = |ours: f64, theirs: f64| vec![Pair { ours: 1e9 / ours, theirs: 1e9 / theirs }];
-        let goal = (in_pool < 0.5).then_some(1.0 / 1.15);
+        let goal = (percent < 50).then_some(1.0 / 1.15);
         report.row(name("zipf 0.99"), "best places", "loads/s", pair(settled, fixed), goal);
         report.row(
             name("after the hot set moved"),
@@ -201,7 +203,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
             goal,
         );
         report.row(name("beside a scan"), "without", "loads/s", pair(beside_scan, settled), Some(0.95));
-        let moves = uniform_moves(in_pool, 60 * part, 20 * part)?;
+        let moves = uniform_moves(percent, 60 * part, 20 * part)?;
         report.fact(&name("moves a load, uniform"), format!("{:.2} %", moves * 100.0));
         let points = |means: &[f64]| {
             means.iter().enumerate().map(|(at, mean)| (at as f64 * part.as_secs_f64(), *mean)).collect()
@@ -216,7 +218,7 @@ pub(crate) fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
             logarithmic: [false, false],
             series,
         };
-        report.chart(format!("tiers-{:.0}", in_pool * 100.0), &plot);
+        report.chart(format!("tiers-{percent}"), &plot);
     }
     Ok(())
 }

@@ -23,5 +23,6 @@ mod refusals;
 mod removals;
 mod splits_and_gets;
 mod threads;
+mod unlink_races;
 mod unlinked;
 mod verified_reads;
