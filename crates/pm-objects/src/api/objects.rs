@@ -297,7 +297,7 @@ impl<P: Pmem> Objects<P> {
     }
 
     /// Creates an object with these contents, in place of the object with this name, if there is one. That one's handles then return
-    /// [`ObjectError::Deleted`].
+    /// [`ObjectError::Deleted`], and its hints and its pin are gone.
     ///
     /// # Errors
     /// As for [`create`](Self::create), but that there may be an object with this name, of any type.

@@ -236,6 +236,13 @@ impl Changing<'_> {
         self.control.version.store(self.version + 2, Ordering::Release);
         order_before_reuse();
     }
+
+    /// The change has failed, and has changed nothing: reads go on. But after a failed fence it is unknown which of its bytes are durable.
+    pub(crate) fn fail(self, error: &ObjectError) {
+        if !matches!(error, ObjectError::Fence(_) | ObjectError::Poisoned) {
+            self.end();
+        }
+    }
 }
 
 /// A place that a chunk has left may get other bytes. A reader that copies some of them, because it knew the place before, sees the version after.

@@ -47,8 +47,9 @@ pub(crate) fn note_load<P: Pmem>(
         let count = placement.note_use(&chunk.heat, LOAD);
         let Some(tier) = chunk.place().and_then(tier_of) else { continue };
         placement.note_load(tier);
-        if tier != Tier::Dram && placement.is_to_look(tier) && (count >= SECOND || control.hints().is_eager())
-        {
+        let may_move = tier == Tier::File || tier == Tier::Pool && shared.frames.is_some();
+        // Looking changes what all threads share, so the other conditions are first.
+        if may_move && (count >= SECOND || control.hints().is_eager()) && placement.is_to_look(tier) {
             let contents = read.as_ref().filter(|(of, _)| *of == index).map(|(_, contents)| &contents[..]);
             consider(shared, placement, control, version, index, contents);
         }

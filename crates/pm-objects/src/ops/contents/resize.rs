@@ -29,6 +29,9 @@ pub(crate) fn append<P: Pmem>(
     locked: &Locked<'_>,
     bytes: &[u8],
 ) -> Result<(), ObjectError> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
     let (control, len) = (locked.control(), bytes.len() as u64);
     let len_bytes = new_length(control.len_bytes().checked_add(len))?;
     let object = &control.object;
@@ -256,11 +259,8 @@ fn end(
             changing.end();
             Ok(left)
         }
-        // Nothing has changed. After a failed fence, which of the bytes are durable is unknown.
         Err(error) => {
-            if !matches!(error, ObjectError::Fence(_) | ObjectError::Poisoned) {
-                changing.end();
-            }
+            changing.fail(&error);
             Err(error)
         }
     }

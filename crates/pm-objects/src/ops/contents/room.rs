@@ -360,9 +360,7 @@ fn publish<P: Pmem>(shared: &Shared<P>, chunks: &[Moving], holds: Holds<'_>) -> 
             Ok(true)
         }
         Err(error) => {
-            if !matches!(error, ObjectError::Fence(_) | ObjectError::Poisoned) {
-                changing.end();
-            }
+            changing.fail(&error);
             Err(error)
         }
     }

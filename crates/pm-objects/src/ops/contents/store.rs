@@ -160,11 +160,8 @@ pub(crate) fn store_once<P: Pmem>(shared: &Shared<P>, stores: &[Stores<'_>]) -> 
             slots.complete();
             Ok(())
         }
-        // Nothing has changed. After a failed fence, which of the bytes are durable is unknown.
         Err(error) => {
-            if !matches!(error, ObjectError::Fence(_) | ObjectError::Poisoned) {
-                changing.into_iter().for_each(Changing::end);
-            }
+            changing.into_iter().for_each(|changing| changing.fail(&error));
             Err(error)
         }
     }
