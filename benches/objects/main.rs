@@ -1,5 +1,8 @@
-//! Objects: loads against the bare seam and pread(2), opens by name against a store's `get`, and durable stores against a heap's transactions, by one thread.
+//! Objects: loads against the bare seam and pread(2), opens by name against a store's `get`, and durable stores against a heap's transactions; both
+//! also against SQLite, and loads against foyer. By one thread.
 
+mod foyer;
+mod sqlite;
 mod tiers;
 
 use clap::Parser;
@@ -42,12 +45,15 @@ type Loaded = [u64; 8];
 type Stored = [u64; 6];
 
 /// The calls, the rival, and how fast ours are to be, as a part of the rival's rate.
-const CALLS: [(&str, &str, f64); 6] = [
+const CALLS: [(&str, &str, f64); 9] = [
     ("load 64 B, hot", "the seam", 0.3),
     ("load 64 B at random", "the seam", 0.5),
     ("load 64 B at random", "pread", 1.0),
+    ("load 64 B at random", "foyer", 1.0),
+    ("load 64 B at random", "SQLite", 1.0),
     ("open by name", "get of a store", 0.67),
     ("store 48 B, durable", "transaction", 0.77),
+    ("store 48 B, durable", "SQLite", 1.0),
     ("create 256 B", "insert in a store", 0.3),
 ];
 
@@ -136,7 +142,7 @@ fn ours(directory: &Path, count: u64) -> Result<Rates> {
         let value: Stored = [number; 6];
         stored.store(&value).into_diagnostic()
     })?;
-    Ok([hot, at_random, at_random, opened, stores, created])
+    Ok([hot, at_random, at_random, at_random, at_random, opened, stores, stores, created])
 }
 
 fn theirs(directory: &Path, count: u64) -> Result<Rates> {
@@ -182,5 +188,7 @@ fn theirs(directory: &Path, count: u64) -> Result<Rates> {
         let stored = heap.transaction(|tx| tx.write(tx.link_at::<Stored>(offset)?, &value));
         stored.into_diagnostic()
     })?;
-    Ok([hot, at_random, preads, gets, transactions, inserted])
+    drop(heap);
+    let (cached, sqlite) = (foyer::loads(count)?, sqlite::measure(directory, count)?);
+    Ok([hot, at_random, preads, cached, sqlite.loads, gets, transactions, sqlite.stores, inserted])
 }

@@ -338,12 +338,16 @@ impl Index {
         }
     }
 
-    /// Makes a new index after [`forget_hints`](Self::forget_hints), and releases the old one. No other thread uses the tree.
+    /// Makes a new index after [`forget_hints`](Self::forget_hints), which is durable as the links between the leaves are, and releases the old one. No
+    /// other thread uses the tree.
     pub(crate) fn renew<P: Pmem>(&self, session: &Session<P>) -> Result<(), LeafError> {
-        let first = root_word(0, Kid::leaf(self.first));
-        let old = root_parts(self.root.swap(first, Ordering::AcqRel));
-        retire_below(session, old, &|hint| session.space.release_node(hint));
-        self.rebuild(session, &mut self.lock())
+        let mut moved = self.lock();
+        // Even if a leaf cannot be read, since the old index has unlinked ones.
+        self.retire_all(session, &|hint| session.space.release_node(hint));
+        moved.clear();
+        let leaves = self.leaves_of_chain(session)?;
+        self.post_all(session, &mut moved, leaves);
+        Ok(())
     }
 
     /// Makes a new index, from the headers of the leaves, because a hint node is corrupted. The old inner nodes are not used any more. If a leaf is
@@ -354,14 +358,34 @@ impl Index {
     /// it.
     #[cold]
     fn rebuild<P: Pmem>(&self, session: &Session<P>, moved: &mut Moved) -> Result<(), LeafError> {
+        let leaves = self.leaves_of_chain(session)?;
+        let first = session.space.node_offset(self.first);
+        let others = leaves.iter().map(|(_, leaf)| session.space.node_offset(*leaf));
+        for leaf in core::iter::once(first).chain(others) {
+            session.pmem().flush(leaf, NODE_HEADER_BYTES);
+        }
+        // The old hint nodes keep their space: which are corrupted, is unknown.
+        self.retire_all(session, &|_| ());
+        if self.anchor != 0 {
+            hints::set_root(session, self.anchor, first);
+            // What the old hint nodes name may be unlinked later.
+            session.fence()?;
+            moved.clear();
+        }
+        session.count_new_index();
+        self.post_all(session, moved, leaves);
+        Ok(())
+    }
+
+    /// All leaves behind the first one, from left to right, each with its low separator.
+    fn leaves_of_chain<P: Pmem>(&self, session: &Session<P>) -> Result<Vec<(Separator, FrameId)>, LeafError> {
         let pmem = &session.pmem();
         let mut leaves = Vec::new();
         let mut node = Verified::load(pmem, session.space.node_offset(self.first), self.tree)?;
         loop {
-            pmem.flush(node.offset(), NODE_HEADER_BYTES);
             let next = node.next()?;
             if next == 0 {
-                break;
+                return Ok(leaves);
             }
             let right = Verified::load(pmem, next, self.tree)?;
             let leaf = session.space.frame_of(next).filter(|_| node.is_left_of(pmem, &right));
@@ -369,23 +393,20 @@ impl Index {
             leaves.push((right.low(), leaf));
             node = right;
         }
+    }
+
+    /// Makes the first leaf the root, and passes the offsets of the old hint nodes to `release`.
+    fn retire_all<P: Pmem>(&self, session: &Session<P>, release: &impl Fn(u64)) {
         let first = root_word(0, Kid::leaf(self.first));
-        // The old hint nodes keep their space: which are corrupted, is unknown.
-        retire_below(session, root_parts(self.root.swap(first, Ordering::AcqRel)), &|_| ());
-        if self.anchor != 0 {
-            hints::set_root(session, self.anchor, session.space.node_offset(self.first));
-        }
-        if self.anchor != 0 {
-            // What the old hint nodes name may be unlinked later.
-            session.fence()?;
-            moved.clear();
-        }
-        session.count_new_index();
+        retire_below(session, root_parts(self.root.swap(first, Ordering::AcqRel)), release);
+    }
+
+    /// Adds these leaves to an index without any.
+    fn post_all<P: Pmem>(&self, session: &Session<P>, moved: &mut Moved, leaves: Vec<(Separator, FrameId)>) {
         for (low, leaf) in leaves {
-            let key = low.to_key(pmem, self.tree.is_word);
+            let key = low.to_key(&session.pmem(), self.tree.is_word);
             self.post_locked(session, moved, low, leaf, &key.as_key());
         }
-        Ok(())
     }
 
     /// Adds a leaf, which was split off its left sibling.

@@ -57,9 +57,10 @@ const LONG: usize = 900;
 #[derive(Clone, Copy, Debug)]
 struct Small {
     shape: Shape,
-    slots: u32,
     /// The keys of the table at the start.
     keys: &'static [u8],
+    /// [`StoreOptions::empty_leaves`].
+    empty_leaves: u32,
 }
 
 /// Where an operation or an open can fail.
@@ -91,11 +92,11 @@ impl Small {
         let swept = if self.shape == Shape::Records { 0 } else { 256 };
         StoreOptions::new()
             .heap(heap)
-            .node_slots(self.slots)
+            .node_slots(4)
             .extent_bytes(4096)
             .sweep_at_open(swept)
             .changes_per_epoch(2)
-            .empty_leaves(1)
+            .empty_leaves(self.empty_leaves)
     }
 
     fn put(&self, store: &SimStore, key: u8, value: u8) -> Result<(), Failure> {
@@ -382,7 +383,7 @@ fn check_conditional(shape: Shape) {
 
 fn check_each(shape: Shape, ops: &[Op]) {
     for keys in [&[3_u8, 5][..], &[3, 5, 7]] {
-        let small = Small { shape, slots: 4, keys };
+        let small = Small { shape, keys, empty_leaves: 1 };
         for model in [Model::Px86Line, Model::Eadr, Model::Page] {
             let explorer = Explorer::new(model)
                 .choices_per_point(choices_per_point())
@@ -401,7 +402,7 @@ fn check_each(shape: Shape, ops: &[Op]) {
 
 /// Every operation, killed everywhere; a second process goes on, and is crashed.
 fn check_killed(shape: Shape) {
-    let small = Small { shape, slots: 4, keys: &[3, 5, 7] };
+    let small = Small { shape, keys: &[3, 5, 7], empty_leaves: 1 };
     let explorer =
         Explorer::new(Model::Px86Line).kills(1).crashes(1).choices_per_point(choices_per_point() / 64);
     let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer);
@@ -410,7 +411,7 @@ fn check_killed(shape: Shape) {
 
 /// Every pair of operations, and crashes inside recovery, up to a bound of choices.
 fn check_pairs(shape: Shape) {
-    let small = Small { shape, slots: 4, keys: &[3, 5] };
+    let small = Small { shape, keys: &[3, 5], empty_leaves: 1 };
     let explorer = Explorer::new(Model::Px86Line)
         .choices_per_point(choices_per_point() / 128)
         .nested_choices_per_point(1);
@@ -420,7 +421,7 @@ fn check_pairs(shape: Shape) {
 /// Random sequences of operations on keys of a tree with several leaves. `PM_CRASH_SEQUENCES` sets their number.
 fn check_random(shape: Shape) {
     let count = std::env::var("PM_CRASH_SEQUENCES").map_or(5, |count| count.parse().expect("a number"));
-    let small = Small { shape, slots: 4, keys: &[2, 3, 5, 7, 11] };
+    let small = Small { shape, keys: &[2, 3, 5, 7, 11], empty_leaves: 1 };
     let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(2);
     let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
     for seed in 0..count {
@@ -438,7 +439,7 @@ fn check_random(shape: Shape) {
 /// A torn entry is found by a recovery, which crashes too.
 #[test]
 fn recovery_of_torn_entries_is_durable() {
-    let small = Small { shape: Shape::Records, slots: 4, keys: &[3, 5] };
+    let small = Small { shape: Shape::Records, keys: &[3, 5], empty_leaves: 1 };
     let explorer = Explorer::new(Model::Px86Line).choices_per_point(64).nested_choices_per_point(64);
     let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
     sequences.check(&[Op::Put(2, 20)]);
@@ -447,7 +448,7 @@ fn recovery_of_torn_entries_is_durable() {
 /// Entries are removed one by one, each durably, in the order of their keys: a crash leaves the last ones.
 #[test]
 fn retain_removes_entries_in_order() {
-    let small = Small { shape: Shape::Inline, slots: 4, keys: &[1, 2, 3, 5, 6] };
+    let small = Small { shape: Shape::Inline, keys: &[1, 2, 3, 5, 6], empty_leaves: 1 };
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     drop(small.create(Arc::clone(&sim)).unwrap());
     let operation = |run: &Run<u8>| {
@@ -473,7 +474,7 @@ fn retain_removes_entries_in_order() {
 /// A table is created and gets an entry. After each crash the table is absent, empty or complete, and can be created and used.
 #[test]
 fn creation_of_tables_is_atomic() {
-    let small = Small { shape: Shape::Inline, slots: 4, keys: &[] };
+    let small = Small { shape: Shape::Inline, keys: &[], empty_leaves: 1 };
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     drop(Store::format(any(Arc::clone(&sim)), &small.options()).unwrap());
     let operation = |run: &Run<u8>| {
@@ -515,7 +516,7 @@ fn creation_of_tables_is_atomic() {
 #[test]
 fn records_of_moved_entries_are_reused() {
     // The last key is in a leaf of its own, so that the split below adds no inner node, whose fence would cover the cleared entries too.
-    let small = Small { shape: Shape::LongRecords, slots: 4, keys: &[3, 5, 7, 20] };
+    let small = Small { shape: Shape::LongRecords, keys: &[3, 5, 7, 20], empty_leaves: 1 };
     // The first operation moves 5 and 7. An extent has four records: the first one is full before it, and the second one after three more operations.
     // The last operations reuse the first records of 7 and of 5.
     let updates = [Op::Put(8, 80), Op::Put(7, 70), Op::Put(5, 50), Op::Put(7, 71), Op::Put(5, 51)];
@@ -549,7 +550,7 @@ fn extents_return_to_the_heap() {
         Op::Remove(29),
         Op::Remove(33),
     ];
-    let small = Small { shape: Shape::Lengths, slots: 4, keys: KEYS };
+    let small = Small { shape: Shape::Lengths, keys: KEYS, empty_leaves: 1 };
     let emptied = || Sequences::new(After(small, &REMOVED), 128 << 10).unwrap();
     let explorer = Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(1);
     emptied().explorer(explorer.clone()).crash_onward(0).check(&OPS);
@@ -579,7 +580,7 @@ fn check_compaction(shape: Shape) {
         Op::Remove(3),
     ];
     for keys in [&[3, 5, 7][..], &[3, 5, 7, 20, 21, 22, 23]] {
-        let small = Small { shape, slots: 4, keys };
+        let small = Small { shape, keys, empty_leaves: u32::MAX };
         let explorer =
             Explorer::new(Model::Px86Line).crashes(1).choices_per_point(8).nested_choices_per_point(1);
         let sequences = Sequences::new(small, REGION_BYTES).unwrap();
@@ -609,7 +610,7 @@ fn compaction_of_long_keys_keeps_entries() {
 fn check_unlink(shape: Shape) {
     // The leaves are [1, 3], [5, 7] and [9, 11]; with 2 or 6 in addition, the left one of an emptied one is more than half full.
     const KEYS: &[u8] = &[1, 3, 5, 7, 9, 11];
-    let small = Small { shape, slots: 4, keys: KEYS };
+    let small = Small { shape, keys: KEYS, empty_leaves: 1 };
     let steps: [(&[Op], Op); 6] = [
         (&[Op::Remove(5)], Op::Remove(7)),
         (&[Op::Remove(9)], Op::Remove(11)),
@@ -642,7 +643,7 @@ fn inner_nodes_are_unlinked() {
     const POPS: [[Op; 30]; 2] = [[Op::PopFirst; 30], [Op::PopLast; 30]];
     const AGAIN: [Op; 4] = [Op::Put(1, 10), Op::Put(2, 20), Op::Put(3, 30), Op::Put(4, 40)];
     for shape in [Shape::Inline, Shape::LongKeys] {
-        let small = Small { shape, slots: 4, keys: &KEYS };
+        let small = Small { shape, keys: &KEYS, empty_leaves: 1 };
         let explorer =
             Explorer::new(Model::Px86Line).crashes(1).choices_per_point(4).nested_choices_per_point(1);
         for pops in &POPS {
@@ -671,7 +672,7 @@ const fn ascending<const N: usize>() -> [u8; N] {
 fn split_of_inner_node_is_atomic() {
     const KEYS: [u8; 18] = ascending();
     for shape in [Shape::Inline, Shape::LongKeys] {
-        let small = Small { shape, slots: 4, keys: &KEYS };
+        let small = Small { shape, keys: &KEYS, empty_leaves: 1 };
         let explorer =
             Explorer::new(Model::Px86Line).crashes(1).choices_per_point(64).nested_choices_per_point(4);
         let sequences = Sequences::new(small, REGION_BYTES).unwrap().explorer(explorer).crash_onward(0);
@@ -685,7 +686,7 @@ fn split_of_inner_node_is_atomic() {
 /// the operation in progress has not posted.
 #[test]
 fn index_is_durable() {
-    let small = Small { shape: Shape::Records, slots: 4, keys: &[] };
+    let small = Small { shape: Shape::Records, keys: &[], empty_leaves: 1 };
     let sim = Arc::new(SimPmem::new(REGION_BYTES));
     drop(Store::format(any(Arc::clone(&sim)), &small.options()).unwrap());
     let operation = |run: &Run<u8>| {

@@ -178,6 +178,27 @@ fn words_are_durably_zero_after_many_splits() {
     }
 }
 
+/// A hint node is split. The first of the moved children becomes empty and stays, but the words of all are zeroed for it. Another thread unlinks one of the
+/// others.
+#[test]
+fn words_are_durably_zero_although_no_leaf_is_unlinked() {
+    let operation = |run: &Run<u64>| {
+        let store = attach(run.pmem());
+        in_thread(|| {
+            sweep(&store);
+            insert(&store, [37]);
+        });
+        in_thread(|| use_free_nodes(&store));
+        in_thread(|| remove(&store, [17, 19, 21, 23]));
+        in_thread(|| {
+            remove(&store, [29, 31, 33, 35]);
+            insert(&store, [2]);
+        });
+        std::mem::forget(store);
+    };
+    println!("{}", explorer().check(&image(36).to_image(), operation, check));
+}
+
 /// Flips a bit of the second hint node's word of its first child.
 fn corrupt_second_hint_node(pmem: &SimPmem) {
     let mut bytes = vec![0; usize::try_from(pmem.len_bytes()).unwrap()];
