@@ -114,6 +114,7 @@
 pub mod format;
 pub mod layout;
 
+mod growth;
 mod heap;
 mod links;
 mod locks;

@@ -1,6 +1,7 @@
 //! The parts of an open heap that transactions and views use, and the state of a thread: its transactions in progress, and spare lists.
 
 use crate::format::BLOCK_HEADER_BYTES;
+use crate::growth::Growth;
 use crate::layout::Layout;
 use crate::links::link_to;
 use crate::log::{CommitError, Log, PoisoningPmem, Writes};
@@ -16,8 +17,7 @@ pub(crate) struct HeapParts<P: Pmem> {
     pub(crate) layout: Layout,
     pub(crate) log: Log,
     pub(crate) space: Space,
-    /// The end of the last chunk.
-    pub(crate) chunks_end: u64,
+    pub(crate) growth: Growth,
     /// Writes of at least this many bytes to old blocks are made in place.
     pub(crate) in_place_from_bytes: usize,
 }
@@ -27,6 +27,18 @@ impl<P: Pmem> HeapParts<P> {
     #[inline]
     pub(crate) const fn pmem(&self) -> PoisoningPmem<'_, P> {
         PoisoningPmem::new(self.pool.pmem(), &self.log)
+    }
+
+    /// See [`Growth::extend`].
+    pub(crate) fn extend(&self) -> Result<(), CommitError> {
+        self.growth.extend(&self.pool, &self.layout, &self.log, &self.space)
+    }
+
+    /// See [`Growth::grow`].
+    #[cold]
+    pub(crate) fn grow_for(&self, lines: u64, chunk_count: u64) -> Result<bool, CommitError> {
+        let Self { pool, layout, log, space, growth, .. } = self;
+        growth.grow(pool, layout, log, space, lines, chunk_count)
     }
 
     /// Identifies the heap while it is open and not moved.
@@ -53,7 +65,7 @@ impl<P: Pmem> HeapParts<P> {
 
     /// Checks that `size_bytes` bytes at `offset` lie in the heap's chunks, and that `offset` is aligned.
     fn check_range(&self, offset: u64, size_bytes: u64, align_bytes: u64) -> Result<u64, PlaceError> {
-        let (data_start, data_end) = (self.layout.chunks_start, self.chunks_end);
+        let (data_start, data_end) = (self.layout.chunks_start, self.growth.chunks_end());
         if offset < data_start || offset.checked_add(size_bytes).is_none_or(|end| end > data_end) {
             return Err(PlaceError::OutOfRange { offset, size_bytes, data_start, data_end });
         }

@@ -73,7 +73,7 @@ impl<P: Pmem> Counting<P> {
 }
 
 impl<P: Pmem> Pmem for Counting<P> {
-    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
+    forward_pmem!(|this| this.inner => len_bytes, grow_in_place, domain, is_writable, lock_writer, writer_lock, next_data, load, store);
     forward_pmem!(|this| this.inner => try_load, load_u64, load_words, store_u64, store_words, store_u128, compare_exchange_u64);
     forward_pmem!(|this| this.inner => try_store, lend, prefetch, prefetch_read, populate);
 

@@ -86,7 +86,7 @@ impl<P: Pmem> LineCounting<P> {
 }
 
 impl<P: Pmem> Pmem for LineCounting<P> {
-    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
+    forward_pmem!(|this| this.inner => len_bytes, grow_in_place, domain, is_writable, lock_writer, writer_lock, next_data, load);
     forward_pmem!(|this| this.inner => lend, try_load, load_u64, load_words, prefetch, prefetch_read, populate, fence);
 
     fn store(&self, offset: u64, bytes: &[u8]) {

@@ -1,7 +1,7 @@
 //! The seam: the trait through which every crate accesses persistent memory.
 
 use crate::fault::MediumFault;
-use crate::{Domain, WriterGuard, WriterLock};
+use crate::{Domain, OpenError, WriterGuard, WriterLock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -76,6 +76,19 @@ pub trait Pmem {
     /// Whether stores and flushes are allowed. In a region that is not writable they panic.
     fn is_writable(&self) -> bool {
         true
+    }
+
+    /// Grows the region to `len_bytes` while other threads use it: the bytes that it has keep their offsets and addresses, and the new ones are zero. Only
+    /// implementations that have [reserved](crate::RegionOptions::reserve) room for it can do so.
+    ///
+    /// # Errors
+    /// [`OpenError::FixedSize`] when the implementation cannot grow in place to this length, and as for [`Region::grow`](crate::Region::grow).
+    ///
+    /// # Durability
+    /// Before it returns, a crash leaves the old or the new length; after that, the new length.
+    fn grow_in_place(&self, len_bytes: u64) -> Result<(), OpenError> {
+        let _ = len_bytes;
+        Err(OpenError::FixedSize { path: "the region".into() })
     }
 
     /// Acquires the writer lock of the region. Returns `None` if another handle holds it, or in a child of fork(2) for a region of its parent. A
@@ -332,6 +345,9 @@ pub(crate) fn store_words<P: Pmem>(pmem: &P, offset: u64, bytes: &[u8]) {
 macro_rules! forward_pmem {
     (|$this:ident| $inner:expr => $($method:ident),+) => {$($crate::forward_pmem!(@$method $this $inner);)+};
     (@len_bytes $($to:tt)+) => { $crate::forward_pmem!(@fn len_bytes() -> u64, $($to)+); };
+    (@grow_in_place $($to:tt)+) => {
+        $crate::forward_pmem!(@fn grow_in_place(len_bytes: u64) -> Result<(), $crate::OpenError>, $($to)+);
+    };
     (@domain $($to:tt)+) => { $crate::forward_pmem!(@fn domain() -> $crate::Domain, $($to)+); };
     (@is_writable $($to:tt)+) => { $crate::forward_pmem!(@fn is_writable() -> bool, $($to)+); };
     (@lock_writer $($to:tt)+) => { $crate::forward_pmem!(@fn lock_writer() -> Option<$crate::WriterGuard>, $($to)+); };
@@ -383,6 +399,7 @@ macro_rules! forward_pmem {
 macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<P: Pmem + ?Sized> Pmem for $pointer {
+            forward_pmem!(|this| (**this) => grow_in_place);
             forward_pmem!(|this| (**this) => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data, load);
             forward_pmem!(|this| (**this) => lend, store, store_nt, try_load, try_store_nt, try_store, try_flush, load_u64, load_words);
             forward_pmem!(|this| (**this) => store_u64, store_words, store_u128, compare_exchange_u64, flush, prefetch, prefetch_read, populate, fence);

@@ -65,7 +65,7 @@ impl<P: Pmem> Timed<P> {
 }
 
 impl<P: Pmem> Pmem for Timed<P> {
-    forward_pmem!(|this| this.inner => len_bytes, domain, is_writable, lock_writer, writer_lock, next_data);
+    forward_pmem!(|this| this.inner => len_bytes, grow_in_place, domain, is_writable, lock_writer, writer_lock, next_data);
     forward_pmem!(|this| this.inner => prefetch, prefetch_read);
 
     fn load(&self, offset: u64, out: &mut [u8]) {

@@ -228,6 +228,37 @@ fn growth_is_atomic_under_faults() {
     );
 }
 
+/// As above, in place, by a handle that other threads may use meanwhile.
+#[test]
+fn growth_in_place_is_atomic_under_faults() {
+    if let Some(path) = pool_of_child() {
+        let region = RegionOptions::new().reserve(NEW_BYTES);
+        let pool = Pool::create(&path, OLD_BYTES, &region, &PoolOptions::new()).unwrap();
+        assert!(set_root(&pool, "a"));
+        operate(
+            pool,
+            |pool| pool.grow_in_place(NEW_BYTES).is_ok(),
+            |mut pool, is_done| {
+                assert_eq!(pool.pool_bytes(), if is_done { NEW_BYTES } else { OLD_BYTES });
+                assert!(has_root(&pool, "a"));
+                let is_poisoned = pool.pmem().fence().is_err();
+                // If the mapping has failed, the addresses are given up, and the pool grows when it is alone.
+                assert!(is_poisoned || pool.grow_in_place(NEW_BYTES).is_ok() || pool.grow(NEW_BYTES).is_ok());
+                assert!(is_poisoned || (set_root(&pool, "b") && has_root(&pool, "b")));
+            },
+        );
+    }
+    try_faults(
+        "growth_in_place_is_atomic_under_faults",
+        |_| (),
+        |dir, outcome| {
+            let pool = open(&pool_in(dir)).unwrap_or_else(|error| panic!("{outcome}: {error:?}"));
+            assert!([OLD_BYTES, NEW_BYTES].contains(&pool.pool_bytes()), "{outcome}");
+            assert!(has_root(&pool, "a"), "{outcome}");
+        },
+    );
+}
+
 /// Creates a pool whose growth was interrupted when only the magic of the new backup was stored, with a hole before it. The first line is corrupted.
 fn create_corrupted(path: &Path) {
     let pool = create(path).unwrap();

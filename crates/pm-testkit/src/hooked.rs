@@ -141,7 +141,7 @@ impl<R: Pmem, H: Hook<R>> Hooked<R, H> {
 }
 
 impl<R: Pmem, H: Hook<R>> Pmem for Hooked<R, H> {
-    forward_pmem!(|this| this.region => len_bytes, is_writable, writer_lock, next_data, prefetch, prefetch_read, populate);
+    forward_pmem!(|this| this.region => len_bytes, grow_in_place, is_writable, writer_lock, next_data, prefetch, prefetch_read, populate);
 
     fn domain(&self) -> Domain {
         self.hook.domain(&self.region)

@@ -14,6 +14,7 @@
 )]
 
 mod any_pmem;
+mod growing;
 mod half;
 mod hooked;
 mod killed;
@@ -21,6 +22,7 @@ mod rng;
 mod sampled;
 
 pub use any_pmem::{AnyPmem, any};
+pub use growing::Growing;
 pub use half::Half;
 pub use hooked::{Hook, Hooked};
 pub use killed::run_and_kill;

@@ -6,6 +6,7 @@ use super::options::HeapOptions;
 use super::pool::HeapPool;
 use super::report::OpenReport;
 use crate::format::{BlockState, FIXED_LENGTH, ROOT};
+use crate::growth::{Growth, store_chunk_count};
 use crate::layout::{Layout, plan};
 use crate::log::{self, CommitError, Log, OnCorruption, PoisoningPmem, Recovery, Replayed};
 use crate::parts::HeapParts;
@@ -163,17 +164,24 @@ impl<P: Pmem> Heap<P> {
         }
         let chunk_count = chunks.count.min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
-        let options = SpaceOptions { quarantine: options.quarantine, arena_count: None, is_new };
-        let (space, chunks_end) =
-            (Space::open(layout, chunk_count, options), layout.chunk_offset(chunk_count));
+        let has_fixed_length = found.header.features_incompat & FIXED_LENGTH != 0;
+        let max_bytes = if has_fixed_length { 0 } else { options.max_bytes };
+        let growth = Growth::new(max_bytes, layout.chunk_offset(chunk_count));
+        let chunk_count_max = growth.chunk_count_max(&layout);
+        if chunk_count_max >= 1 << 32 {
+            let reason = "a pool of the greatest length has too many chunks";
+            return Err(HeapError::Layout { data_bytes: max_bytes, reason });
+        }
+        let options =
+            SpaceOptions { quarantine: options.quarantine, arena_count: None, chunk_count_max, is_new };
+        let space = Space::open(layout, chunk_count, options);
         let report = OpenReport {
             recovery,
             is_root_restored: found.is_root_lost,
             is_header_restored: found.corrupted.contains(&true),
             is_chunk_count_restored: chunks.corrupted > 0,
         };
-        let parts = HeapParts { pool, layout, log, space, chunks_end, in_place_from_bytes };
-        let has_fixed_length = found.header.features_incompat & FIXED_LENGTH != 0;
+        let parts = HeapParts { pool, layout, log, space, growth, in_place_from_bytes };
         let mut heap = Self { parts, report, process: ProcessId::current(), has_fixed_length };
         heap.extend()?;
         Ok(heap)
@@ -288,21 +296,22 @@ impl<P: Pmem> Heap<P> {
     /// # Durability
     /// A crash leaves the old number of chunks or the new one. Costs two fences if chunks are added.
     pub fn extend(&mut self) -> Result<(), HeapError> {
-        let HeapParts { pool, layout, log, space, chunks_end, .. } = &mut self.parts;
-        let pmem = pool.pmem();
-        let (old, new) = (space.chunk_count(), layout.chunks_before(pool.data().end));
-        if new <= old || self.has_fixed_length {
+        if self.has_fixed_length {
             return Ok(());
         }
-        log.check_not_poisoned()?;
-        Space::format_chunks(pmem, layout, old..new);
-        log.fence(pmem)?;
-        header::store_chunk_count(pmem, layout, new);
-        // DURABILITY POINT
-        log.fence(pmem)?;
-        space.extend(new);
-        *chunks_end = layout.chunk_offset(new);
-        Ok(())
+        let HeapParts { pool, layout, space, .. } = &mut self.parts;
+        space.make_room(layout.chunks_before(pool.data().end));
+        Ok(self.parts.extend()?)
+    }
+
+    /// The length up to which the pool can get: the present one, or more if the heap [may grow](HeapOptions::max_bytes).
+    pub fn max_bytes(&self) -> u64 {
+        self.parts.growth.max_bytes().max(self.parts.pool.pool_bytes())
+    }
+
+    /// Why the heap has last failed to [grow by itself](HeapOptions::max_bytes) since the last call of this function.
+    pub fn growth_error(&self) -> Option<PoolError> {
+        self.parts.growth.take_error()
     }
 
     /// The region, for a structure that stores into its own blocks without transactions. If one of its fences fails, the heap is poisoned: later
@@ -323,7 +332,7 @@ impl<P: Pmem> Heap<P> {
     /// [`pmem`](Self::pmem).
     #[must_use]
     pub fn space_behind(&self) -> Range<u64> {
-        self.parts.chunks_end..self.parts.pool.data().end
+        self.parts.growth.chunks_end()..self.parts.pool.data().end
     }
 
     /// The underlying pool.
@@ -550,7 +559,7 @@ fn format<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErro
     let features = if options.chunk_count.is_some() { FIXED_LENGTH } else { 0 };
     log::format(pmem, &layout);
     Space::format_chunks(pmem, &layout, 0..chunks);
-    header::store_chunk_count(pmem, &layout, chunks);
+    store_chunk_count(pmem, &layout, chunks);
     let header = header::new(&layout, pool.uuid(), features);
     header::store(pmem, &header);
     // This call's fence covers all stores above.

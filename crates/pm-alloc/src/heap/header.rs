@@ -5,6 +5,7 @@ use crate::format::{
     COPY_START, ChunkCount, HEADER_BYTES, HeapHeader, KNOWN_INCOMPAT, KNOWN_RO_COMPAT, LANES_START,
     LINE_BYTES, MAGIC, ROOT, VERSION,
 };
+use crate::growth::store_chunk_count;
 use crate::layout::{LANE_ENTRIES, LANES, Layout, is_chunk_length};
 use core::ops::Range;
 use pm_core::{FenceError, Persist, Pmem, Pool, RootError, Uuid, bytes_of, from_bytes};
@@ -198,17 +199,6 @@ impl LoadedChunkCount {
             store_chunk_count(pmem, layout, self.count);
         }
         pmem.fence()
-    }
-}
-
-/// Stores the number of chunks and its copy. After a crash before the caller's fence, each of them has the old number or the new one.
-///
-/// # Durability
-/// Stores and flushes. The caller's next fence makes both durable.
-pub(super) fn store_chunk_count<P: Pmem>(pmem: &P, layout: &Layout, count: u64) {
-    for offset in layout.chunk_count_offsets() {
-        pmem.store_u128(offset, ChunkCount::new(count, layout.seed, offset).to_pair());
-        pmem.flush(offset, size_of::<ChunkCount>() as u64);
     }
 }
 

@@ -5,6 +5,9 @@ use crate::log::OnCorruption;
 use core::time::Duration;
 use pm_core::{PoolOptions, RegionOptions};
 
+/// The lengths of files are multiples of this.
+const FILE_UNIT_BYTES: u64 = 4096;
+
 /// Options for creating and opening a heap. The layout is chosen when a heap is created, and stored in its header.
 #[derive(Clone, Debug)]
 pub struct HeapOptions {
@@ -16,6 +19,8 @@ pub struct HeapOptions {
     pub(super) quarantine: Duration,
     pub(super) in_place_from_bytes: usize,
     pub(super) on_corruption: OnCorruption,
+    /// 0: the heap does not grow while it is in use.
+    pub(super) max_bytes: u64,
 }
 
 impl Default for HeapOptions {
@@ -37,6 +42,7 @@ impl HeapOptions {
             quarantine: Duration::ZERO,
             in_place_from_bytes: 2048,
             on_corruption: OnCorruption::Refuse,
+            max_bytes: 0,
         }
     }
 
@@ -50,8 +56,8 @@ impl HeapOptions {
 
     /// Options for mapping the region.
     #[must_use]
-    pub fn region(mut self, region: RegionOptions) -> Self {
-        self.region = region;
+    pub const fn region(mut self, region: RegionOptions) -> Self {
+        self.region = if self.max_bytes == 0 { region } else { region.reserve(self.max_bytes) };
         self
     }
 
@@ -95,6 +101,28 @@ impl HeapOptions {
     #[must_use]
     pub const fn chunk_count(mut self, count: u64) -> Self {
         self.chunk_count = Some(count);
+        self
+    }
+
+    /// Lets the heap grow by itself, up to a pool of `bytes` bytes and not beyond: an allocation that finds no room grows the file, the pool and the heap,
+    /// while other threads use them, and goes on. By default a heap is full then. Used when a heap is created or opened; it is not stored. In the file
+    /// lengths are multiples of 4,096 bytes.
+    ///
+    /// Each growth doubles the pool, or adds 256 MiB if that is less, or less again if the file system has less. If it has not enough for the allocation,
+    /// the heap is full, and [`Heap::growth_error`](crate::Heap::growth_error) has the reason. Open reserves addresses for `bytes`, and 8 bytes of DRAM
+    /// for each chunk that fits. The length of chunks is chosen for the pool as it is created.
+    ///
+    /// A heap does not grow by itself if it was created with a [number of chunks](Self::chunk_count), on a device-dax and on huge pages (hugetlbfs), over a
+    /// wrapper of the region that cannot grow ([`Pmem::grow_in_place`](pm_core::Pmem::grow_in_place)), and as an
+    /// [`UnloggedHeap`](crate::UnloggedHeap).
+    ///
+    /// # Durability
+    /// A growth is durable before anything is allocated in it. A crash in it leaves the old length of the heap or the new one; where the file is longer,
+    /// the next open takes the rest into the heap. It costs eight fences, besides the system calls.
+    #[must_use]
+    pub const fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = bytes / FILE_UNIT_BYTES * FILE_UNIT_BYTES;
+        self.region = self.region.reserve(self.max_bytes);
         self
     }
 

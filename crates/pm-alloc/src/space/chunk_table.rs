@@ -31,6 +31,8 @@ pub(crate) struct SpaceOptions {
     pub(crate) quarantine: Duration,
     /// The number of arenas, at least one. By default there is one arena for each processor, unless the heap has too few chunks.
     pub(crate) arena_count: Option<u32>,
+    /// The number of chunks up to which the heap can grow while it is in use.
+    pub(crate) chunk_count_max: u64,
     /// Whether this process created the heap and made it durable. If so, no killed process can have left headers that are visible but not durable.
     pub(crate) is_new: bool,
 }
@@ -71,8 +73,11 @@ impl ChunkOwner {
 #[derive(Debug)]
 pub(crate) struct ChunkTable {
     pub(super) layout: Layout,
-    /// The [`ChunkOwner`] of each chunk.
+    /// The [`ChunkOwner`] of each chunk, also of those that the heap may get while it is in use.
     owners: Vec<AtomicU64>,
+    /// The number of chunks. It changes while the lock of the shared chunks is held. (Not one of loom's atomics: it would add a point of scheduling to
+    /// each look at a chunk.)
+    chunk_count: core::sync::atomic::AtomicU64,
     pub(super) arenas: Vec<SpinLock<Arena>>,
     shared: PoisonMutex<SharedChunks>,
     /// Whether there is a free shared chunk. This is only a hint: it is stored with the lock of the shared chunks held, but loaded without the lock.
@@ -144,24 +149,34 @@ impl ChunkTable {
         let mut table = Self {
             layout,
             owners: Vec::new(),
+            chunk_count: core::sync::atomic::AtomicU64::new(0),
             arenas: arenas.collect(),
             shared: PoisonMutex::new(SharedChunks::default()),
             has_free_chunk: AtomicBool::new(false),
             clock: QuarantineClock::new(options.quarantine),
             is_new: options.is_new,
         };
+        table.make_room(options.chunk_count_max.max(chunk_count));
         table.extend(chunk_count);
         table
     }
 
-    /// Adds chunks, up to a total of `chunk_count`.
-    pub(super) fn extend(&mut self, chunk_count: u64) {
-        let more = self.chunk_count()..chunk_count;
+    /// Makes room for so many chunks.
+    pub(super) fn make_room(&mut self, chunk_count: u64) {
+        let more = self.owners.len() as u64..chunk_count;
         self.owners.extend(more.map(|_| AtomicU64::new(ChunkOwner::Shared.to_word())));
     }
 
+    /// Adds chunks, which are free and durable, up to a total of `chunk_count`. There is [room](Self::make_room) for them. Other threads may use the heap.
+    pub(super) fn extend(&self, chunk_count: u64) {
+        let _chunks = self.lock();
+        debug_assert!(chunk_count <= self.owners.len() as u64, "there is room for {chunk_count} chunks");
+        self.chunk_count.fetch_max(chunk_count, Ordering::Release);
+    }
+
+    #[inline]
     pub(super) fn chunk_count(&self) -> u64 {
-        self.owners.len() as u64
+        self.chunk_count.load(Ordering::Acquire)
     }
 
     pub(super) fn scanner<'h, P: Pmem>(&'h self, pmem: &'h P) -> Scanner<'h, P> {

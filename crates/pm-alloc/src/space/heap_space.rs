@@ -122,8 +122,13 @@ impl Space {
         Self { chunks: ChunkTable::new(layout, chunk_count, options), gate }
     }
 
-    /// Adds chunks, up to a total of `chunk_count`.
-    pub(crate) fn extend(&mut self, chunk_count: u64) {
+    /// Makes room for so many chunks.
+    pub(crate) fn make_room(&mut self, chunk_count: u64) {
+        self.chunks.make_room(chunk_count);
+    }
+
+    /// Adds chunks, which are free and durable, up to a total of `chunk_count`. There is [room](Self::make_room) for them. Other threads may use the heap.
+    pub(crate) fn extend(&self, chunk_count: u64) {
         self.chunks.extend(chunk_count);
     }
 

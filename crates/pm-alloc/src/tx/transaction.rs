@@ -403,18 +403,26 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     /// Reserves an extent with room for a block. Tries this thread's arena first, then other arenas and unused chunks. If that fails, retires idle
-    /// lanes at two fences, so that blocks leave quarantine, and tries again.
+    /// lanes at two fences, so that blocks leave quarantine, and tries again. If that fails, too, grows the heap, if it may grow.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
         if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_checkpoint_lsn()) {
             return Ok(found);
         }
-        match space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn()) {
-            Err(SpaceError::Full { quarantined: true, .. }) => {
-                log.raise_checkpoint(pmem, log.latest())?;
-                Ok(space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn())?)
+        loop {
+            let chunk_count = space.chunk_count();
+            let found = match space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn()) {
+                Err(SpaceError::Full { quarantined: true, .. }) => {
+                    log.raise_checkpoint(pmem, log.latest())?;
+                    space.reserve(pmem, lines, align_bytes, log.checkpoint_lsn())
+                }
+                found => found,
+            };
+            match found {
+                Err(SpaceError::Full { .. } | SpaceError::TooLong { .. })
+                    if self.parts.grow_for(lines, chunk_count)? => {}
+                found => return Ok(found?),
             }
-            result => Ok(result?),
         }
     }
 

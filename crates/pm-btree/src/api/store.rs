@@ -231,6 +231,12 @@ impl Store<Region> {
 }
 
 impl<P: Pmem> Store<P> {
+    /// Why the store has last failed to [grow by itself](StoreOptions::max_bytes), since the last call of this function. The change that needed the space
+    /// has found the store full.
+    pub fn growth_error(&self) -> Option<PoolError> {
+        self.shared.session.heap.growth_error()
+    }
+
     /// Creates a store over a whole region that holds none.
     ///
     /// # Errors

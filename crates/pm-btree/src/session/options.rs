@@ -15,6 +15,7 @@ pub struct StoreOptions {
     group_changes: u32,
     removal_batch: u32,
     empty_leaves: u32,
+    max_bytes: Option<u64>,
 }
 
 impl Default for StoreOptions {
@@ -39,6 +40,7 @@ impl StoreOptions {
             group_changes: 0,
             removal_batch: 4096,
             empty_leaves: 32,
+            max_bytes: None,
         }
     }
 
@@ -46,7 +48,10 @@ impl StoreOptions {
     /// has two lanes of 62 entries by default.
     #[must_use]
     pub fn heap(mut self, heap: HeapOptions) -> Self {
-        self.heap = heap;
+        self.heap = match self.max_bytes {
+            Some(bytes) => heap.max_bytes(bytes),
+            None => heap,
+        };
         self
     }
 
@@ -116,6 +121,19 @@ impl StoreOptions {
     #[must_use]
     pub const fn removal_batch(mut self, keys: u32) -> Self {
         self.removal_batch = keys;
+        self
+    }
+
+    /// Lets the store grow by itself, up to a pool of `bytes` bytes and not beyond, while tables are in use: a change that finds no room grows the file and
+    /// the heap in it, and goes on. By default a store is full then. Used when a store is created or opened; it is not stored. See
+    /// [`HeapOptions::max_bytes`] for what each growth adds and costs, and where a store cannot grow; [`Store::growth_error`](crate::Store::growth_error)
+    /// has the reason if one failed.
+    ///
+    /// The length of extents is chosen for the pool as it is created: give a store that is to grow by much longer [extents](Self::extent_bytes).
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = Some(bytes);
+        self.heap = self.heap.max_bytes(bytes);
         self
     }
 

@@ -93,7 +93,7 @@ impl<P: Pmem> Session<P> {
         }
         let slots = header.node_slots as usize;
         let node_bytes = NODE_HEADER_BYTES + slots as u64 * ENTRY_BYTES;
-        let pool_bytes = heap.pmem().len_bytes();
+        let pool_bytes = heap.max_bytes().max(heap.pmem().len_bytes());
         if let Some(reason) = Space::refusal(pool_bytes, header.extent_bytes) {
             return Err(OpenError::Layout { pool_bytes, reason });
         }

@@ -193,7 +193,8 @@ impl Space {
 
     fn empty<P: Pmem>(heap: &Heap<P>, extent_bytes: u64, node_bytes: u64) -> Self {
         let threads = processor_count().min(16);
-        let count = Self::extents_max(heap.pmem().len_bytes(), extent_bytes);
+        // Places for all extents that the heap may have once it has grown while the store is in use.
+        let count = Self::extents_max(heap.max_bytes().max(heap.pmem().len_bytes()), extent_bytes);
         Self {
             extent_bytes,
             node_bytes,

@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use uuid::Uuid;
 
 /// A region that holds a pool: a checksummed header with a backup at the end, named roots, and a data area.
@@ -20,7 +21,12 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub struct Pool<P: Pmem = Region> {
     pmem: P,
+    /// The header at the open. What a growth changes is in `grown`.
     header: Header,
+    /// The length of the pool. For a handle that only reads, that at the open.
+    pool_bytes: AtomicU64,
+    /// The present header, if this handle has extended the pool. Held while it does.
+    grown: Mutex<Option<Header>>,
     header_state: HeaderState,
     /// The version of the shared header at which `header` was read.
     shared_version: u64,
@@ -265,7 +271,16 @@ impl<P: Pmem> Pool<P> {
         };
         header::check_features(&header, writable)?;
         let access = writer.map_or(Access::Read, |writer| Access::Write(writer, ChangeLock::new(false)));
-        let pool = Self { pmem, header, header_state: state, shared_version: version, shared, access };
+        let pool = Self {
+            pmem,
+            pool_bytes: AtomicU64::new(header.pool_bytes),
+            grown: Mutex::new(None),
+            header,
+            header_state: state,
+            shared_version: version,
+            shared,
+            access,
+        };
         if let Some(change_lock) = pool.change_lock() {
             leftover::persist(&pool.pmem, &header)?;
             // The slots are shown only now that they are durable: a failed change may have stored to hidden slots without making them durable.
@@ -295,17 +310,46 @@ impl<P: Pmem> Pool<P> {
     /// A crash leaves the old length or the new one. When this call returns, the new length is durable. Costs three fences. If a crash during this
     /// call also corrupts the primary header, the pool still opens, but the last page of its old length is not necessarily zero.
     pub fn extend(&mut self) -> Result<(), PoolError> {
-        let pool_bytes = self.pmem.len_bytes();
-        if pool_bytes == self.header.pool_bytes {
-            return Ok(());
-        }
-        let header = header::extended(&self.header, pool_bytes)?;
+        self.extend_in_use(&mut self.grown.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Grows the region [in place](Pmem::grow_in_place), and the pool in it, to `pool_bytes`, while other threads use the pool. As
+    /// [`grow`](Pool::grow) in all else.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`], or as [`Pmem::grow_in_place`] and [`extend`](Self::extend).
+    ///
+    /// # Durability
+    /// As [`grow`](Pool::grow).
+    pub fn grow_in_place(&self, pool_bytes: u64) -> Result<(), PoolError> {
         if !self.is_writable() {
             return Err(PoolError::ReadOnly);
         }
-        self.shared.header.hide(&self.header, HeaderState::Intact);
-        header::write_over(&self.pmem, &header, Some(&self.header))?;
-        self.header = header;
+        let mut grown = self.grown.lock().unwrap_or_else(PoisonError::into_inner);
+        // As in `grow`.
+        self.extend_in_use(&mut grown)?;
+        if pool_bytes < self.pool_bytes() {
+            let len_bytes = self.pool_bytes();
+            return Err(OpenError::Shrink { len_bytes, wanted_bytes: pool_bytes }.into());
+        }
+        self.pmem.grow_in_place(pool_bytes)?;
+        self.extend_in_use(&mut grown)
+    }
+
+    /// [Extends](Self::extend) the pool. Readers of the header are on the medium or in `shared`, so threads may use the pool meanwhile.
+    fn extend_in_use(&self, grown: &mut Option<Header>) -> Result<(), PoolError> {
+        let (pool_bytes, old) = (self.pmem.len_bytes(), grown.unwrap_or(self.header));
+        if pool_bytes == old.pool_bytes {
+            return Ok(());
+        }
+        let header = header::extended(&old, pool_bytes)?;
+        if !self.is_writable() {
+            return Err(PoolError::ReadOnly);
+        }
+        self.shared.header.hide(&old, HeaderState::Intact);
+        header::write_over(&self.pmem, &header, Some(&old))?;
+        *grown = Some(header);
+        self.pool_bytes.store(pool_bytes, Ordering::Release);
         self.shared.header.show(pool_bytes);
         Ok(())
     }
@@ -317,7 +361,16 @@ impl<P: Pmem> Pool<P> {
         shared.directory.show();
         shared.header.show(header.pool_bytes);
         let access = Access::Write(writer, ChangeLock::new(false));
-        Self { pmem, header, header_state: HeaderState::Intact, shared_version: 0, shared, access }
+        Self {
+            pmem,
+            pool_bytes: AtomicU64::new(header.pool_bytes),
+            grown: Mutex::new(None),
+            header,
+            header_state: HeaderState::Intact,
+            shared_version: 0,
+            shared,
+            access,
+        }
     }
 
     /// The region, including the header and the root directory.
@@ -342,7 +395,7 @@ impl<P: Pmem> Pool<P> {
     #[must_use]
     pub fn pool_bytes(&self) -> u64 {
         match &self.access {
-            Access::Write(..) => self.header.pool_bytes,
+            Access::Write(..) => self.pool_bytes.load(Ordering::Acquire),
             Access::Read => self.shared.header.pool_bytes(self.header.pool_bytes, self.shared_version),
         }
     }

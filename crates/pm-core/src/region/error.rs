@@ -55,8 +55,8 @@ pub enum OpenError {
         /// The requested path.
         path: PathBuf,
     },
-    /// The region is a device-dax, which cannot grow.
-    #[error("{path} is a device-dax, which cannot grow", path = .path.display())]
+    /// The region cannot grow: it is a device-dax, or it is in use and has no [reserved](crate::RegionOptions::reserve) addresses of that length.
+    #[error("{path} cannot grow: it is a device-dax, or in use without reserved addresses", path = .path.display())]
     FixedSize {
         /// The requested path.
         path: PathBuf,

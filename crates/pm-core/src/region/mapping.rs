@@ -5,6 +5,7 @@
 
 use super::process::ProcessId;
 use crate::fault::{CopyKind, MediumFault, guarded_copy};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
@@ -53,7 +54,10 @@ impl Sharing {
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
-    len: usize,
+    /// Only increases, up to `reserved`.
+    len: AtomicUsize,
+    /// The length of the addresses that this mapping owns: at least `len`, and more if addresses are reserved for growth.
+    reserved: AtomicUsize,
     writable: bool,
     sharing: Sharing,
     /// The advice given so far, to be repeated for a mapping that replaces this one.
@@ -151,7 +155,8 @@ impl Mapping {
 
     fn of(base: NonNull<u8>, len: usize, writable: bool, sharing: Sharing, owner: Option<MmapRaw>) -> Self {
         let process = ProcessId::current();
-        Self { base, len, writable, sharing, advice: Vec::new(), process, owner }
+        let (len, reserved) = (AtomicUsize::new(len), AtomicUsize::new(len));
+        Self { base, len, reserved, writable, sharing, advice: Vec::new(), process, owner }
     }
 
     pub(super) const fn base(&self) -> *mut u8 {
@@ -162,8 +167,60 @@ impl Mapping {
         self.base
     }
 
-    pub(super) const fn len(&self) -> usize {
-        self.len
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// The length up to which the mapping can be [extended](Self::extend).
+    pub(super) fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// Maps the same bytes of `file`, the file of this mapping, where addresses for `reserved` bytes are free, with the same advice. No memory is
+    /// allocated for those behind the mapping, and an access to them faults.
+    pub(super) fn with_reserve(self, file: BorrowedFd<'_>, reserved: usize) -> Result<Self, Errno> {
+        let reserved = reserved.checked_next_multiple_of(rustix::param::page_size()).ok_or(Errno::NOMEM)?;
+        if reserved <= self.len() {
+            return Ok(self);
+        }
+        let base = reserve_aligned(reserved)?;
+        // On failure the reservation is leaked, as in `new`.
+        // SAFETY: the range was reserved just now, and nothing else is mapped there.
+        let mut mapping = unsafe { Self::at(base.as_ptr(), file, self.len(), self.writable, self.sharing) }?;
+        *mapping.reserved.get_mut() = reserved;
+        for advice in &self.advice {
+            mapping.advise(*advice)?;
+        }
+        Ok(mapping)
+    }
+
+    /// Extends the mapping in place to the first `len` bytes of `file`, the file of this mapping, which is that long. Bytes that were mapped before keep
+    /// their addresses, and may be accessed meanwhile. Only one thread at a time may extend a mapping.
+    ///
+    /// # Errors
+    /// When `len` exceeds the reserved addresses, or a system call fails. If that is the one that maps, the reserved addresses are given up.
+    pub(super) fn extend(&self, file: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
+        let old = self.len();
+        if len > self.reserved() || !old.is_multiple_of(rustix::param::page_size()) {
+            return Err(Errno::NOMEM);
+        }
+        let prot = if self.writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: `old` is inside the reserved addresses.
+        let address = unsafe { self.base.as_ptr().add(old) };
+        let (flags, added) = (self.sharing.flags() | MapFlags::FIXED, len - old);
+        // SAFETY: the addresses belong to this mapping, and nothing was mapped there.
+        let mapped = unsafe { rustix::mm::mmap(address.cast(), added, prot, flags, file, old as u64) };
+        if let Err(errno) = mapped {
+            // The failed call may have unmapped the addresses, and another thread may have mapped something there since.
+            self.reserved.store(old, Ordering::Relaxed);
+            return Err(errno);
+        }
+        for advice in &self.advice {
+            // SAFETY: the range was mapped just now, and no advice given here drops contents.
+            unsafe { rustix::mm::madvise(address.cast(), added, *advice) }?;
+        }
+        self.len.store(len, Ordering::Release);
+        Ok(())
     }
 
     /// Maps the first `len` bytes of `file`, the file of this mapping, a second time, at another address, with the same advice. The file may end
@@ -186,12 +243,12 @@ impl Mapping {
     /// Gives advice for this mapping only: [`resized`](Self::resized) does not repeat it.
     pub(super) fn advise_once(&self, advice: Advice) -> Result<(), Errno> {
         // SAFETY: the range is this mapping's own, and no advice given here drops contents.
-        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len(), advice) }
     }
 
     /// Returns, for each page of `start..end`, whether the file's page is in memory. Both bounds must be page-aligned and inside the mapping.
     pub(super) fn are_resident(&self, start: usize, end: usize, page: usize) -> Result<Vec<bool>, Errno> {
-        debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be queried");
+        debug_assert!(start <= end && end <= self.len(), "only this mapping's own pages can be queried");
         let mut answers = vec![0_u8; (end - start).div_ceil(page)];
         // SAFETY: `start` is inside the mapping, so the sum stays in it.
         let address = unsafe { self.base.as_ptr().add(start) };
@@ -208,7 +265,7 @@ impl Mapping {
     /// # Errors
     /// When the page has no block and none can be allocated, or the page cannot be read.
     pub(super) fn touch(&self, offset: usize) -> Result<(), MediumFault> {
-        debug_assert!(self.writable && offset < self.len, "only this mapping's own pages can be touched");
+        debug_assert!(self.writable && offset < self.len(), "only this mapping's own pages can be touched");
         // SAFETY: `offset` is inside the mapping.
         let byte = unsafe { self.base.as_ptr().add(offset) };
         let mut value = 0;
@@ -223,7 +280,7 @@ impl Mapping {
     /// # Errors
     /// When the bytes cannot be read.
     pub(super) fn is_zero(&self, offset: usize, len: usize) -> Result<bool, MediumFault> {
-        debug_assert!(offset + len <= self.len, "only this mapping's own pages can be read");
+        debug_assert!(offset + len <= self.len(), "only this mapping's own pages can be read");
         let mut buffer = [0; 4096];
         for start in (offset..offset + len).step_by(buffer.len()) {
             let part = &mut buffer[..(offset + len - start).min(4096)];
@@ -240,7 +297,7 @@ impl Mapping {
 
     /// Allocates and maps the pages of `start..end` for stores. Both bounds must be page-aligned and inside the mapping.
     pub(super) fn populate(&self, start: usize, end: usize) -> Result<(), Errno> {
-        debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be populated");
+        debug_assert!(start <= end && end <= self.len(), "only this mapping's own pages can be populated");
         // SAFETY: `start` is inside the mapping, so the sum stays in it.
         let address = unsafe { self.base.as_ptr().add(start) };
         // SAFETY: the range is inside this mapping, and the call changes no bytes.
@@ -251,7 +308,7 @@ impl Mapping {
 
     /// Writes back the pages of `start..end`, and waits. Both bounds must be page-aligned and inside the mapping.
     pub(super) fn sync(&self, start: usize, end: usize) -> Result<(), Errno> {
-        debug_assert!(start <= end && end <= self.len, "only this mapping's own pages can be synced");
+        debug_assert!(start <= end && end <= self.len(), "only this mapping's own pages can be synced");
         // SAFETY: `start` is inside the mapping, so the sum stays in it.
         let address = unsafe { self.base.as_ptr().add(start) };
         // SAFETY: the range is inside this mapping, and a write-back changes no bytes.
@@ -272,7 +329,7 @@ impl Drop for Mapping {
             return;
         }
         // SAFETY: the range is this mapping's own, and `&mut self` shows that no address in it is in use.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.reserved()) };
         debug_assert!(unmapped.is_ok(), "munmap of a whole mapping cannot fail: {unmapped:?}");
     }
 }

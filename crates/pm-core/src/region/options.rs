@@ -48,6 +48,8 @@ pub struct RegionOptions {
     pub(super) keep_pages: bool,
     /// The address to map at. The caller of `at_address` has allowed the mapping there to be replaced.
     pub(super) address: Option<usize>,
+    /// Addresses are reserved for a region of this length.
+    pub(super) reserved_bytes: u64,
 }
 
 impl Default for RegionOptions {
@@ -72,6 +74,7 @@ impl RegionOptions {
             sparse: false,
             keep_pages: false,
             address: None,
+            reserved_bytes: 0,
         }
     }
 
@@ -212,6 +215,15 @@ impl RegionOptions {
     #[must_use]
     pub const unsafe fn at_address(mut self, address: usize) -> Self {
         self.address = Some(address);
+        self
+    }
+
+    /// Reserves addresses for a region of `len_bytes`, up to which it can [grow in place](crate::Pmem::grow_in_place) while threads use it. This takes no
+    /// memory. It has no effect on a region that cannot grow (one that is read-only, [scratch](Self::scratch), a device-dax), on huge pages (hugetlbfs),
+    /// and together with [`at_address`](Self::at_address).
+    #[must_use]
+    pub const fn reserve(mut self, len_bytes: u64) -> Self {
+        self.reserved_bytes = len_bytes;
         self
     }
 
@@ -435,6 +447,17 @@ impl RegionOptions {
             .map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })?;
         let (mapping, medium) =
             self.map_pages(file.fd(), len, known).map_err(OpenError::from_errno(path, "mmap"))?;
+        let can_grow = self.access == Access::Writable && self.address.is_none();
+        let mapping = match medium {
+            Medium::DeviceDax | Medium::Hugetlbfs => mapping,
+            _ if can_grow && self.reserved_bytes > len_bytes => {
+                let reserved = usize::try_from(self.reserved_bytes).unwrap_or(usize::MAX);
+                mapping
+                    .with_reserve(file.fd().as_fd(), reserved)
+                    .map_err(OpenError::from_errno(path, "mmap"))?
+            }
+            _ => mapping,
+        };
         // A region that does not survive a crash needs no write-back.
         let is_kept = self.access != Access::Scratch && !nameless;
         let domain = if is_kept { domain_of(medium, file.fd(), path)? } else { Domain::Volatile };

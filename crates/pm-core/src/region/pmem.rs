@@ -12,6 +12,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// A mapped region of persistent memory, and the seam's implementation on hardware.
 ///
@@ -21,9 +22,11 @@ use std::path::{Path, PathBuf};
 pub struct Region {
     pub(super) mapping: Mapping,
     /// Mapped length, the limit of loads.
-    pub(super) len_bytes: u64,
+    pub(super) len_bytes: AtomicU64,
     /// The limit of stores: the length, or zero in a read-only region. One comparison checks both the range and the access.
-    pub(super) writable_bytes: u64,
+    pub(super) writable_bytes: AtomicU64,
+    /// Held while the region grows in place.
+    growing: Mutex<()>,
     insns: Insns,
     /// Set only in the page domain.
     pub(super) page_sync: Option<PageSync>,
@@ -56,8 +59,9 @@ impl Region {
         let writable_bytes = if access == Access::ReadOnly { 0 } else { len_bytes };
         Self {
             mapping,
-            len_bytes,
-            writable_bytes,
+            len_bytes: AtomicU64::new(len_bytes),
+            writable_bytes: AtomicU64::new(writable_bytes),
+            growing: Mutex::new(()),
             insns,
             page_sync,
             lost_writes: false,
@@ -73,7 +77,7 @@ impl Region {
 
     #[inline]
     fn load_guarded(&self, offset: u64, out: &mut [u8]) -> Result<(), MediumFault> {
-        let from = self.address(offset, out.len() as u64, self.len_bytes);
+        let from = self.address(offset, out.len() as u64, self.mapped_bytes());
         // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
         let copied = unsafe { guarded_copy(CopyKind::Load, out.as_mut_ptr(), from, out.len()) };
         // An acquire fence, as in `load`.
@@ -187,7 +191,8 @@ impl Region {
     }
 
     /// Grows the file and the mapping to `len_bytes`; the new bytes are zero, and allocated unless the region was created or opened as
-    /// [sparse](crate::RegionOptions::sparse). Takes `&mut self`, because the mapping moves.
+    /// [sparse](crate::RegionOptions::sparse). Takes `&mut self`, because the mapping moves, unless
+    /// addresses are [reserved](crate::RegionOptions::reserve): then [`Pmem::grow_in_place`] does the same.
     ///
     /// # Errors
     /// When the region or its file would shrink, or the size is not a multiple of the medium's page size. When the region is read-only, scratch or a
@@ -199,20 +204,60 @@ impl Region {
     /// Before it returns, a crash leaves the old or the new length; after that, the new length.
     pub fn grow(&mut self, len_bytes: u64) -> Result<(), OpenError> {
         let len = self.check_growth(len_bytes)?;
-        if len_bytes == self.len_bytes {
+        let old_bytes = self.mapped_bytes();
+        if len_bytes == old_bytes {
             return Ok(());
+        }
+        if len <= self.mapping.reserved() {
+            return self.grow_within_reserve(len_bytes);
         }
         let path = &self.path;
         let file = self.file.locked_fd(path)?.as_fd();
         // The file is mapped first, because mmap may fail. Nothing accesses the new part of the mapping until the file is longer.
         let mapping = self.mapping.resized(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
-        blocks::extend(file, path, self.len_bytes..len_bytes, self.sparse)?;
+        blocks::extend(file, path, old_bytes..len_bytes, self.sparse)?;
         // DURABILITY POINT
         self.sync_file()?;
         self.mapping = mapping;
-        self.len_bytes = len_bytes;
-        self.writable_bytes = len_bytes;
+        *self.len_bytes.get_mut() = len_bytes;
+        *self.writable_bytes.get_mut() = len_bytes;
         Ok(())
+    }
+
+    /// [Grows](Self::grow) into the [reserved](crate::RegionOptions::reserve) addresses, while other threads use the region.
+    fn grow_within_reserve(&self, len_bytes: u64) -> Result<(), OpenError> {
+        // The lock guards no data: the lengths are stored last.
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = self.check_growth(len_bytes)?;
+        let (old_bytes, path) = (self.mapped_bytes(), &self.path);
+        if len_bytes == old_bytes {
+            return Ok(());
+        }
+        if len > self.mapping.reserved() {
+            return Err(OpenError::FixedSize { path: path.clone() });
+        }
+        let file = self.file.locked_fd(path)?.as_fd();
+        // The file is extended first, with its blocks: an access to the new part of the mapping finds them.
+        blocks::extend(file, path, old_bytes..len_bytes, self.sparse)?;
+        // DURABILITY POINT
+        self.sync_file()?;
+        self.mapping.extend(file, len).map_err(OpenError::from_errno(path, "mmap"))?;
+        // Another thread finds an offset in the new part only in what this thread stores after these lengths.
+        self.len_bytes.store(len_bytes, Ordering::Release);
+        self.writable_bytes.store(len_bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// The mapped length, the limit of loads.
+    #[inline(always)]
+    fn mapped_bytes(&self) -> u64 {
+        self.len_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The limit of stores.
+    #[inline(always)]
+    fn writable_bytes(&self) -> u64 {
+        self.writable_bytes.load(Ordering::Relaxed)
     }
 
     /// Checks the arguments of [`grow`](Self::grow). Returns the length of the new mapping.
@@ -227,8 +272,9 @@ impl Region {
         let file = self.file.locked_fd(path)?;
         let (_, page_bytes) = medium::of_file_system(file).map_err(OpenError::from_errno(path, "statfs"))?;
         file::check_size(len_bytes, page_bytes)?;
-        if len_bytes < self.len_bytes {
-            return Err(OpenError::Shrink { len_bytes: self.len_bytes, wanted_bytes: len_bytes });
+        let mapped_bytes = self.mapped_bytes();
+        if len_bytes < mapped_bytes {
+            return Err(OpenError::Shrink { len_bytes: mapped_bytes, wanted_bytes: len_bytes });
         }
         usize::try_from(len_bytes).map_err(|_| OpenError::NoSpace { path: path.to_path_buf(), len_bytes })
     }
@@ -281,8 +327,8 @@ impl Region {
 
     /// Whether stores are allowed, including those to [scratch](crate::RegionOptions::scratch).
     #[must_use]
-    pub const fn is_writable(&self) -> bool {
-        self.writable_bytes != 0
+    pub fn is_writable(&self) -> bool {
+        self.writable_bytes() != 0
     }
 
     /// The address of `offset`. Panics if the `len_bytes` bytes there do not end inside `limit_bytes`.
@@ -303,7 +349,7 @@ impl Region {
     #[inline(never)]
     #[track_caller]
     fn out_of_range(&self, offset: u64, len_bytes: u64) -> ! {
-        let (path, end) = (self.path.display(), self.len_bytes);
+        let (path, end) = (self.path.display(), self.mapped_bytes());
         if offset.checked_add(len_bytes).is_some_and(|e| e <= end) {
             panic!(
                 "store or flush of {len_bytes} bytes at offset {offset} in {path}, which is open read-only"
@@ -326,7 +372,11 @@ impl Region {
 impl Pmem for Region {
     #[inline(always)]
     fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        self.mapped_bytes()
+    }
+
+    fn grow_in_place(&self, len_bytes: u64) -> Result<(), OpenError> {
+        self.grow_within_reserve(len_bytes)
     }
 
     #[inline(always)]
@@ -349,7 +399,7 @@ impl Pmem for Region {
     }
 
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
-        let rest = (offset < self.len_bytes).then_some(offset..self.len_bytes)?;
+        let rest = (offset < self.mapped_bytes()).then(|| offset..self.mapped_bytes())?;
         if self.access == Access::Scratch {
             copies::next_data(self.file.fd(), &self.mapping, rest)
         } else {
@@ -359,7 +409,7 @@ impl Pmem for Region {
 
     #[inline]
     fn load(&self, offset: u64, out: &mut [u8]) {
-        let from = self.address(offset, out.len() as u64, self.len_bytes);
+        let from = self.address(offset, out.len() as u64, self.mapped_bytes());
         // SAFETY: the range was checked; `out` is an ordinary exclusive slice, so it is not in the mapping.
         unsafe { insn::copy_from_pmem(out.as_mut_ptr(), from, out.len()) };
         // An acquire fence, because the bytes may be a link to data that another thread stored before.
@@ -368,7 +418,7 @@ impl Pmem for Region {
 
     #[inline]
     fn lend(&self, offset: u64, len_bytes: usize, with: &mut dyn FnMut(NonNull<[u8]>)) {
-        let from = self.address(offset, len_bytes as u64, self.len_bytes);
+        let from = self.address(offset, len_bytes as u64, self.mapped_bytes());
         if self.access != Access::Writable {
             // Another process may be the writer.
             let mut bytes = vec![0; len_bytes];
@@ -383,14 +433,14 @@ impl Pmem for Region {
 
     #[inline]
     fn store(&self, offset: u64, bytes: &[u8]) {
-        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes());
         // SAFETY: the range was checked; `bytes` is not there, because lent bytes are not stored to.
         unsafe { insn::copy_to_pmem(to, bytes.as_ptr(), bytes.len()) }
     }
 
     #[inline]
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes());
         if let Some(page_sync) = &self.page_sync {
             // With a page cache, non-temporal stores have no advantage. SAFETY: the range was checked; `bytes` is not there, because lent bytes are
             // not stored to.
@@ -409,7 +459,7 @@ impl Pmem for Region {
 
     #[inline]
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
-        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes());
         let kind = if self.page_sync.is_some() { CopyKind::Store } else { CopyKind::StoreNt(self.insns) };
         // SAFETY: the range was checked; `bytes` is not there, because lent bytes are not stored to.
         let copied = unsafe { guarded_copy(kind, to, bytes.as_ptr(), bytes.len()) };
@@ -422,14 +472,14 @@ impl Pmem for Region {
 
     #[inline]
     fn try_store(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
-        let to = self.address(offset, bytes.len() as u64, self.writable_bytes);
+        let to = self.address(offset, bytes.len() as u64, self.writable_bytes());
         // SAFETY: as in `try_store_nt`.
         unsafe { guarded_copy(CopyKind::Store, to, bytes.as_ptr(), bytes.len()) }
     }
 
     #[inline]
     fn try_flush(&self, offset: u64, len_bytes: u64) -> Result<(), MediumFault> {
-        let start = self.address(offset, len_bytes, self.writable_bytes);
+        let start = self.address(offset, len_bytes, self.writable_bytes());
         if let Some(page_sync) = &self.page_sync {
             page_sync.flush(offset, len_bytes);
             return Ok(());
@@ -446,14 +496,14 @@ impl Pmem for Region {
     #[inline]
     fn load_u64(&self, offset: u64) -> u64 {
         // The mapping may be read-only, where Rust only allows relaxed loads; the fence makes this an acquire load.
-        let word = self.atomic(offset, self.len_bytes).load(Ordering::Relaxed);
+        let word = self.atomic(offset, self.mapped_bytes()).load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         word
     }
 
     #[inline]
     fn load_words(&self, offset: u64, out: &mut [u64]) {
-        let from = self.address(offset, size_of_val(out) as u64, self.len_bytes);
+        let from = self.address(offset, size_of_val(out) as u64, self.mapped_bytes());
         assert!(offset.is_multiple_of(8), "an atomic word must be aligned, and offset {offset} is not");
         for (index, word) in out.iter_mut().enumerate() {
             let from = from.cast::<u64>().wrapping_add(index);
@@ -466,12 +516,12 @@ impl Pmem for Region {
 
     #[inline]
     fn store_u64(&self, offset: u64, value: u64) {
-        self.atomic(offset, self.writable_bytes).store(value, Ordering::Release);
+        self.atomic(offset, self.writable_bytes()).store(value, Ordering::Release);
     }
 
     #[inline]
     fn store_u128(&self, offset: u64, value: u128) {
-        let to = self.address(offset, 16, self.writable_bytes);
+        let to = self.address(offset, 16, self.writable_bytes());
         assert!(offset.is_multiple_of(16), "an atomic pair must be aligned, and offset {offset} is not");
         // SAFETY: the range was checked; aligned, as mappings begin at a page; every other access to the mapping is atomic or assembly. (In the
         // page domain this stores to the page cache, which is ordinary memory.)
@@ -480,13 +530,13 @@ impl Pmem for Region {
 
     #[inline]
     fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
-        let word = self.atomic(offset, self.writable_bytes);
+        let word = self.atomic(offset, self.writable_bytes());
         word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
     #[inline]
     fn flush(&self, offset: u64, len_bytes: u64) {
-        let start = self.address(offset, len_bytes, self.writable_bytes);
+        let start = self.address(offset, len_bytes, self.writable_bytes());
         if let Some(page_sync) = &self.page_sync {
             page_sync.flush(offset, len_bytes);
             return;

@@ -537,3 +537,84 @@ fn symbolic_link_is_followed() {
     assert!(matches!(Region::open(&path), Err(OpenError::Busy { .. })));
     drop(region);
 }
+
+/// Two threads access the region while it grows, in memory and on a disk: its bytes keep their addresses, and each new one is zero and has its block.
+#[test]
+fn region_grows_in_place_while_it_is_used() {
+    for dir in [".", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("data.pm");
+        let region = RegionOptions::new().reserve(8 * MIB).create(&path, MIB).unwrap();
+        let (base, ended) = (region.base_ptr(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (region, ended) = (&region, &ended);
+                scope.spawn(move || {
+                    let mut count = 0;
+                    while !ended.load(Ordering::Acquire) || count == 0 {
+                        count += 1;
+                        region.store_u64(thread * 8, count);
+                        region.persist(thread * 8, 8).unwrap();
+                        assert_eq!(region.load_u64(thread * 8), count);
+                        // The last word that there is now is accessible.
+                        let last = region.len_bytes() - 8 * (thread + 1);
+                        region.store_u64(last, 0);
+                    }
+                });
+            }
+            for len_bytes in [MIB + 4096, 2 * MIB, 3 * MIB, 8 * MIB] {
+                let old = region.len_bytes();
+                region.grow_in_place(len_bytes).unwrap();
+                assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (len_bytes, len_bytes));
+                assert!((old..len_bytes).step_by(4096).all(|at| region.load_u64(at) == 0));
+                region.store_nt(len_bytes - 4096, &[7; 64]);
+                region.fence().unwrap();
+            }
+            ended.store(true, Ordering::Release);
+        });
+        assert_eq!(region.base_ptr(), base);
+        assert!(fs::metadata(&path).unwrap().blocks() * 512 >= 8 * MIB);
+        region.grow_in_place(8 * MIB).unwrap();
+        assert!(matches!(region.grow_in_place(8 * MIB + 4096), Err(OpenError::FixedSize { .. })));
+        assert!(matches!(region.grow_in_place(MIB), Err(OpenError::Shrink { .. })));
+        assert_eq!(fs::metadata(&path).unwrap().len(), 8 * MIB);
+        let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.load_u64(8 * MIB)));
+        panics.unwrap_err();
+        // Alone, it can grow beyond the reserved addresses: the mapping moves.
+        let mut region = region;
+        region.grow(9 * MIB).unwrap();
+        assert_eq!(
+            (region.load_u64(8 * MIB - 4096), region.load_u64(9 * MIB - 8)),
+            (0x0707_0707_0707_0707, 0)
+        );
+        drop(region);
+        let region = Region::open(&path).unwrap();
+        assert_eq!(region.load_u64(MIB), 0x0707_0707_0707_0707, "in the first page that was added");
+        assert!(
+            matches!(region.grow_in_place(10 * MIB), Err(OpenError::FixedSize { .. })),
+            "nothing is reserved"
+        );
+        assert_eq!(fs::metadata(&path).unwrap().len(), 9 * MIB);
+    }
+}
+
+/// Where there is no space for more, the region and the file are as before, and it can grow by less.
+#[test]
+fn region_that_cannot_grow_in_place_is_unchanged() {
+    for dir in [".", "/dev/shm"] {
+        let dir = tempfile::tempdir_in(dir).unwrap();
+        let path = dir.path().join("data.pm");
+        let region = RegionOptions::new().reserve(1 << 45).create(&path, MIB).unwrap();
+        region.store_u64(MIB - 8, 5);
+        region.persist(MIB - 8, 8).unwrap();
+        let grown = region.grow_in_place(1 << 45);
+        assert!(grown.is_err(), "no file system here has 32 TiB free");
+        assert!(matches!(region.grow_in_place(MIB + 1), Err(OpenError::SizeNotMultiple { .. })));
+        assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (MIB, MIB));
+        region.grow_in_place(2 * MIB).unwrap();
+        assert_eq!((region.load_u64(MIB - 8), region.load_u64(2 * MIB - 8)), (5, 0));
+    }
+    let region = RegionOptions::new().reserve(2 * MIB).anonymous(MIB).unwrap();
+    region.grow_in_place(2 * MIB).unwrap();
+    region.store_u64(2 * MIB - 8, 1);
+}

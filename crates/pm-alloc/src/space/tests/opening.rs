@@ -40,6 +40,7 @@ fn extend_adds_chunks() {
     assert!(matches!(heap.reserve(1, 64), Err(SpaceError::Full { quarantined: false, held: false, .. })));
     assert!(matches!(heap.reserve(200, 64), Err(SpaceError::TooLong { max_lines: 127, .. })));
     assert!(matches!(heap.space.begin_free(&heap.region, last), Err(FreeError::OutsideHeap { .. })));
+    heap.space.make_room(6);
     heap.space.extend(6);
     assert_eq!(heap.allocate(200, 64), Ok(last));
     heap.check();

@@ -43,7 +43,8 @@ fn quarantine_is_drained_incrementally() {
 #[test]
 fn freed_block_is_quarantined_for_quarantine_time() {
     let quarantine = Duration::from_millis(200);
-    let mut heap = Heap::with(2, 4096, SpaceOptions { quarantine, arena_count: Some(1), is_new: false });
+    let mut heap =
+        Heap::with(2, 4096, SpaceOptions { quarantine, arena_count: Some(1), ..SpaceOptions::default() });
     let block = heap.allocate(30, 64).unwrap();
     heap.free(block);
     let others = [heap.allocate(30, 64).unwrap(), heap.allocate(30, 64).unwrap()];

@@ -1,7 +1,8 @@
 //! Crashes while a heap is created, grows and is closed, and while blocks are allocated over the headers of free blocks and of chunks.
 
 use super::prelude::*;
-use pm_alloc::UnloggedHeap;
+use pm_alloc::{SpaceError, UnloggedHeap};
+use pm_testkit::Growing;
 
 const REGION_BYTES: u64 = 1 << 16;
 
@@ -109,6 +110,117 @@ fn growth_is_atomic() {
         if is_as_before || chunks(&heap) == before + 3 { Ok(()) } else { Err(chunks(&heap).to_string()) }
     };
     explore(&image, operation, check);
+}
+
+/// A crash while a transaction grows the heap, and while the next one uses what is new. The file may be longer than the pool's header says.
+#[test]
+fn growth_in_use_is_atomic() {
+    let (image, _) = full();
+    let (image, new_bytes) = (enlarged(&image, 4), REGION_BYTES + 3 * 4096);
+    let attach = |pmem: &Arc<SimPmem>, len_bytes: u64| {
+        let file = AnyPmem::other(Growing::new(Arc::clone(pmem), len_bytes));
+        Heap::attach(file, &options().max_bytes(new_bytes))
+    };
+    let add = |heap: &SimHeap, name: &str| {
+        heap.transact(|tx| {
+            let added = tx.alloc(&[9_u64; 7])?;
+            tx.set_root(name, added)
+        })
+    };
+    let before =
+        attach(&Arc::new(SimPmem::from_image(&image, Model::Px86Line)), REGION_BYTES).unwrap().blocks().len();
+    let operation = |run: &Run<()>| {
+        let heap = attach(run.pmem(), REGION_BYTES).unwrap();
+        for name in ["first", "second"] {
+            add(&heap, name).unwrap();
+            run.ack(());
+        }
+        assert_eq!(heap.pool().pmem().len_bytes(), new_bytes);
+        assert!(heap.growth_error().is_none());
+    };
+    let check = |crash: &Crash<()>| {
+        let heap = attach(crash.pmem(), REGION_BYTES).map_err(|error| error.to_string())?;
+        assert_clean(&heap);
+        // A recovery that crashed may have added one, too.
+        let roots = ["first", "second", "later"].map(|name| {
+            heap.view(|view| {
+                let root = view.root::<[u64; 7]>(name).unwrap();
+                root.map(|root| assert_eq!(view.read(root).unwrap(), [9; 7])).is_some()
+            })
+        });
+        assert!(roots[0] || !roots[1], "in order");
+        assert_eq!(heap.blocks().len(), before + roots.into_iter().filter(|found| *found).count());
+        let count = roots[..2].iter().filter(|found| **found).count();
+        if count < crash.acked().len() {
+            return Err(format!("{count} of {} blocks", crash.acked().len()));
+        }
+        // It goes on, and may grow now.
+        if !roots[2] {
+            add(&heap, "later").map_err(|error| error.to_string())?;
+        }
+        assert_clean(&heap);
+        Ok(())
+    };
+    explore(&image, operation, check);
+}
+
+/// The heap grows to the greatest length and not beyond it, and where there is no space it is full and keeps what it has.
+#[test]
+fn heap_grows_to_the_greatest_length() {
+    const LENGTHS: [(u64, u64, bool); 5] = [
+        // The greatest length, that of the medium, and whether the heap is full because the medium is.
+        (REGION_BYTES + 16 * 4096, REGION_BYTES + 32 * 4096, false),
+        (REGION_BYTES + 16 * 4096, REGION_BYTES + 16 * 4096, false),
+        (REGION_BYTES + 16 * 4096, REGION_BYTES + 5 * 4096, true),
+        (REGION_BYTES + 4096, REGION_BYTES, true),
+        (REGION_BYTES, REGION_BYTES + 4096, false),
+    ];
+    for (max_bytes, medium_bytes, is_short_of_space) in LENGTHS {
+        let medium = Arc::new(SimPmem::new(Growing::<SimPmem>::medium_bytes(medium_bytes)));
+        let file = AnyPmem::other(Growing::new(medium, REGION_BYTES));
+        let heap = Heap::format(file, &options().max_bytes(max_bytes)).unwrap();
+        let mut count = 0;
+        let error = loop {
+            match heap.transact(|tx| tx.alloc(&[1_u64; 60]).map(drop)) {
+                Ok(()) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, TxError::Space(SpaceError::Full { .. })), "{error}");
+        let expected = max_bytes.min(medium_bytes);
+        let found = heap.pool().pmem().len_bytes();
+        assert_eq!(found, expected, "at most {max_bytes}, on a medium of {medium_bytes}");
+        assert_eq!(heap.growth_error().is_some(), is_short_of_space);
+        assert_eq!(heap.max_bytes(), max_bytes);
+        // Blocks longer than the heap can ever be, and those that are too long for a header.
+        for bytes in [max_bytes, u64::MAX / 2] {
+            heap.transact(|tx| tx.alloc_uninit::<u8>(bytes).map(drop)).unwrap_err();
+        }
+        assert_eq!(heap.pool().pmem().len_bytes(), expected);
+        assert_clean(&heap);
+        assert_eq!(heap.blocks().len(), count);
+    }
+}
+
+/// A block that is longer than the heap grows it as far as it needs, and a heap of a fixed length never grows.
+#[test]
+fn long_blocks_grow_the_heap() {
+    let max_bytes = 16 * REGION_BYTES;
+    let file = || {
+        AnyPmem::other(Growing::new(
+            Arc::new(SimPmem::new(Growing::<SimPmem>::medium_bytes(max_bytes))),
+            REGION_BYTES,
+        ))
+    };
+    let heap = Heap::format(file(), &options().max_bytes(max_bytes)).unwrap();
+    let block = heap.transact(|tx| tx.alloc_slice(&vec![3_u8; 5 * REGION_BYTES as usize]).map(Link::offset));
+    let block = block.unwrap();
+    assert!(heap.pool().pmem().len_bytes() > 5 * REGION_BYTES);
+    assert_eq!(heap.blocks(), [block]);
+    assert_clean(&heap);
+    let heap = Heap::format(file(), &options().chunk_count(4).max_bytes(max_bytes)).unwrap();
+    while heap.transact(|tx| tx.alloc(&[1_u64; 60]).map(drop)).is_ok() {}
+    assert_eq!(heap.pool().pmem().len_bytes(), REGION_BYTES);
 }
 
 /// The image of a full heap, and two adjacent blocks of it.

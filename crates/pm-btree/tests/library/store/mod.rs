@@ -13,6 +13,7 @@ mod flips;
 mod full;
 mod full_groups;
 mod groups;
+mod growth;
 mod handles;
 mod lending;
 mod prefixes;
