@@ -8,6 +8,7 @@
 
 mod crash;
 mod crash_batch;
+mod crash_growth;
 mod crash_index;
 mod crash_removal;
 mod format_golden;

@@ -161,7 +161,10 @@ fn growth_in_use_is_atomic() {
         assert_clean(&heap);
         Ok(())
     };
-    explore(&image, operation, check);
+    for model in [Model::Eadr, Model::Px86Line, Model::Page] {
+        let explorer = Explorer::new(model).choices_per_point(32).nested_choices_per_point(2).kills(1);
+        explorer.lints(lints()).check(&image, operation, check);
+    }
 }
 
 /// The heap grows to the greatest length and not beyond it, and where there is no space it is full and keeps what it has.
