@@ -4,7 +4,7 @@
 
 use pm_alloc::{HeapError, HeapOptions};
 use pm_btree::{CloseError, OpenError, Store, StoreOptions, WriteError};
-use pm_core::{OpenError as RegionError, PoolError, RegionOptions};
+use pm_core::{FenceError, OpenError as RegionError, PoolError, RegionOptions};
 
 /// Forks. Returns whether `check` is true in the child.
 fn in_child(check: impl FnOnce() -> bool) -> bool {
@@ -61,6 +61,22 @@ fn handles_of_a_child_do_not_close_the_store() {
             let compacted = store.compact();
             matches!(grown, Err(OpenError::Heap(HeapError::Pool(PoolError::InUse))))
                 && matches!(compacted, Err(WriteError::Fence(_)))
+        }));
+        // Each change is refused before it looks at the pool, which is not in the child's memory.
+        assert!(in_child(|| {
+            let (store, table, ..) = handles.take().unwrap();
+            let mut batch = store.batch();
+            batch.insert(&table, 5, 5).unwrap();
+            let refused = [
+                table.insert_grouped(5, 5),
+                table.remove_grouped(2),
+                table.insert(5, 5).map(drop),
+                table.remove(1).map(drop),
+                table.pop_first().map(drop),
+                batch.commit(),
+                store.sync(),
+            ];
+            refused.iter().all(|refused| matches!(refused, Err(WriteError::Fence(FenceError::Inherited))))
         }));
         if !is_kept {
             // The store is not open in the child.

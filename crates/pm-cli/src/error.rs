@@ -1,5 +1,6 @@
 //! Errors with their path, and with help.
 
+use crate::holder::holders;
 use miette::Diagnostic;
 use pm_alloc::{HeapError, RecoverError};
 use pm_core::{OpenError, PoolError, RootError};
@@ -64,7 +65,10 @@ impl Diagnostic for AtPath {
                 OpenError::Exists { .. } => {
                     "existing files are never overwritten: choose another path, or remove it".to_owned()
                 }
-                OpenError::Busy { .. } => "stop the program that has it open, or wait for its end".to_owned(),
+                OpenError::Busy { .. } => match holders(&self.path) {
+                    Some(holders) => format!("{holders} has it open: stop the program, or wait for its end"),
+                    None => "stop the program that has it open, or wait for its end".to_owned(),
+                },
                 OpenError::SizeNotMultiple { .. } => {
                     "no pool has such a size: is this the right file?".to_owned()
                 }

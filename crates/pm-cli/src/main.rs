@@ -7,6 +7,7 @@ mod cells;
 mod error;
 mod findings;
 mod heap;
+mod holder;
 mod map;
 mod object;
 mod pool;

@@ -526,3 +526,19 @@ fn full_store_keeps_the_lines_it_reported_and_grows() {
     assert_eq!(scratch.run(&["store", "dump", "s.pm", "t"], 0), rows);
     assert_has(&scratch.run(&["store", "compact", "s.pm"], 0), &["0 bytes can be used again"]);
 }
+
+/// A store that a process has open for changes cannot be grown by another: the error names the process.
+#[test]
+fn growing_a_store_in_use_names_its_process() {
+    let scratch = Scratch::new();
+    scratch.run(&["store", "create", "data.pm", "--size", "1M"], 0);
+    let store = pm_btree::Store::open(scratch.path("data.pm"), &pm_btree::StoreOptions::new()).unwrap();
+    let output = scratch.run(&["store", "grow", "data.pm", "--size", "2M"], 1);
+    assert!(output.contains("data.pm is in use"), "{output}");
+    let holder = format!("process {}", std::process::id());
+    // Lines are broken where they are long.
+    let words = output.split_whitespace().collect::<Vec<_>>().join(" ").replace("│ ", "");
+    assert!(words.contains(&holder) && words.contains("stop the program"), "{output}");
+    drop(store);
+    scratch.run(&["store", "grow", "data.pm", "--size", "2M"], 0);
+}

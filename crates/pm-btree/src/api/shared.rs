@@ -60,9 +60,18 @@ impl<P: Pmem> Shared<P> {
         self.process.is_current()
     }
 
+    /// Checks that the store was opened for changes, by this process: the memory of its pool may be missing in a child of fork(2).
     #[inline]
-    pub(super) const fn check_writable(&self) -> Result<(), WriteError> {
-        if self.is_read_only { Err(WriteError::ReadOnly) } else { Ok(()) }
+    pub(super) fn check_writable(&self) -> Result<(), WriteError> {
+        if self.is_read_only {
+            return Err(WriteError::ReadOnly);
+        }
+        self.check_own()
+    }
+
+    #[inline]
+    pub(super) fn check_own(&self) -> Result<(), WriteError> {
+        if self.is_of_this_process() { Ok(()) } else { Err(FenceError::Inherited.into()) }
     }
 
     /// Begins a change that does not wait: makes all waiting changes durable, and keeps others out while the result lives.
@@ -75,6 +84,7 @@ impl<P: Pmem> Shared<P> {
     /// Makes all waiting changes durable, and keeps others out while the result lives.
     #[inline]
     pub(super) fn settle(&self) -> Result<Option<Settled<'_>>, WriteError> {
+        self.check_own()?;
         self.group.settle(&self.session, &self.sweep)
     }
 

@@ -33,7 +33,10 @@ const FIRST_EPOCH: u64 = 2;
 /// # Handles
 /// [`Table`], [`Range`](crate::Range) and [`WriteBatch`] are handles of the store. They borrow nothing, so they can be in one struct with the store,
 /// and in other threads. The store is open until it and all its handles are dropped: the last one that is dropped [closes](Self::close) it, and
-/// until then the file cannot be opened again. [`close`](Self::close), [`grow`](Store::grow) and [`compact`](Self::compact) need that the store has
+/// until then the file cannot be opened again. A child of fork(2) has copies of the handles, but the store is its parent's: each change in the child is
+/// an error, and it must not read, because the pool is not in its memory.
+///
+/// [`close`](Self::close), [`grow`](Store::grow) and [`compact`](Self::compact) need that the store has
 /// no handles.
 ///
 /// A store is not `Clone`, because it has one owner that closes, grows and compacts it; an `Arc<Store>` has several.
@@ -401,6 +404,7 @@ impl<P: Pmem> Store<P> {
     /// # Durability
     /// As for [`sync`](Self::sync).
     pub fn sync_older(&self, age: Duration) -> Result<bool, WriteError> {
+        self.shared.check_own()?;
         let was_due = self.shared.group.settle_older(&self.shared.session, &self.shared.sweep, age)?;
         self.shared.report_lost()?;
         Ok(was_due)

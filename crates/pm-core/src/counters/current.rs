@@ -27,24 +27,42 @@ thread_local! {
 
 impl Current {
     /// Calls `with` with the current group of this thread.
+    ///
+    /// When the thread ends, and the destructor of another thread-local value makes this call after the groups are gone, there is a group for this call alone: it
+    /// has no counter, and when the call has returned, what it has stored is durable.
     pub(super) fn with<R>(groups: &Arc<Groups>, with: impl FnOnce(&mut Self) -> R) -> R {
-        CURRENTS.with_borrow_mut(|currents| {
+        let mut with = Some(with);
+        let called = CURRENTS.try_with(|currents| {
+            let currents = &mut *currents.borrow_mut();
             let is_own = |current: &Self| core::ptr::eq(current.groups.as_ptr(), Arc::as_ptr(groups));
             let at = currents.iter().position(is_own).unwrap_or_else(|| {
                 // Of counters that are dropped. Their addresses may come again, but not before these are dropped too.
                 currents.retain(|current| current.groups.strong_count() > 0);
-                currents.push(Self {
-                    groups: Arc::downgrade(groups),
-                    has_begun: false,
-                    counter: None,
-                    dirty: Vec::new(),
-                    flushed: Vec::new(),
-                    needs_fence: false,
-                });
+                currents.push(Self::new(groups));
                 currents.len() - 1
             });
-            with(&mut currents[at])
-        })
+            with.take().map(|with| with(&mut currents[at]))
+        });
+        match (called, with) {
+            (Ok(Some(result)), _) => result,
+            (_, Some(with)) => {
+                let mut own = Self::new(groups);
+                own.has_begun = true;
+                with(&mut own)
+            }
+            (_, None) => unreachable!("it was called, and has returned"),
+        }
+    }
+
+    fn new(groups: &Arc<Groups>) -> Self {
+        Self {
+            groups: Arc::downgrade(groups),
+            has_begun: false,
+            counter: None,
+            dirty: Vec::new(),
+            flushed: Vec::new(),
+            needs_fence: false,
+        }
     }
 
     /// The number of lines that may not be durable.
@@ -70,10 +88,19 @@ impl Current {
 }
 
 impl Drop for Current {
-    /// The thread ends, and its group with it: no handle refers to the group, but its lines are tagged, and its counter is in use.
+    /// The thread ends, and its group with it, as if it had ended the group: no handle refers to the group, but its lines are tagged, its counter is in use, and
+    /// later groups may count on it.
+    ///
+    /// # Durability
+    /// One fence, if the group has stores that no counter makes durable.
     fn drop(&mut self) {
-        if let Some(groups) = self.groups.upgrade() {
-            let (counter, lines) = self.end();
+        let Some(groups) = self.groups.upgrade() else { return };
+        if self.needs_fence {
+            // No other thread's fence covers these stores.
+            groups.fence_for_thread();
+        }
+        let (counter, lines) = self.end();
+        if counter.is_some() || !lines.is_empty() {
             groups.end(counter, lines);
         }
     }

@@ -1,6 +1,9 @@
 //! The counters, and the groups that have ended and wait to be written back.
 
+use crate::{FenceError, Pmem};
+use core::sync::atomic::AtomicBool;
 use std::collections::VecDeque;
+use std::sync::Weak;
 
 #[cfg(all(loom, test))]
 use loom::sync::{
@@ -50,6 +53,10 @@ pub(super) struct Groups {
     queue: Mutex<Queue>,
     /// The serial number of the last group up to which all are durable.
     durable: AtomicU64,
+    /// The memory, for a thread that ends with a group.
+    memory: Option<Weak<dyn Pmem + Send + Sync>>,
+    /// Whether the fence of such a thread has failed.
+    has_failed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +74,35 @@ impl Groups {
             free: Mutex::new((0..counter_count).rev().collect()),
             queue: Mutex::new(Queue::default()),
             durable: AtomicU64::new(0),
+            memory: None,
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// The groups of stores to this memory.
+    pub(super) fn with_memory(mut self, memory: Weak<dyn Pmem + Send + Sync>) -> Self {
+        self.memory = Some(memory);
+        self
+    }
+
+    /// Fences for a thread that ends, which cannot return an error: if the fence fails, no group becomes durable any more.
+    ///
+    /// # Durability
+    /// When it returns, what the thread has stored around the cache, or flushed, is durable, or [`check`](Self::check) fails.
+    pub(super) fn fence_for_thread(&self) {
+        let Some(memory) = self.memory.as_ref().and_then(Weak::upgrade) else { return };
+        // DURABILITY POINT
+        if memory.fence().is_err() {
+            self.has_failed.store(true, core::sync::atomic::Ordering::Release);
+        }
+    }
+
+    /// Checks that no [fence of a thread that has ended](Self::fence_for_thread) has failed.
+    pub(super) fn check(&self) -> Result<(), FenceError> {
+        if self.has_failed.load(core::sync::atomic::Ordering::Acquire) {
+            Err(FenceError::Poisoned)
+        } else {
+            Ok(())
         }
     }
 

@@ -11,7 +11,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A wrapper of an implementation of [`Pmem`] that counts the lines of groups of stores that may not be durable. [The module](super) explains them.
 ///
@@ -19,13 +19,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// stored around the cache and not fenced is fenced when it ends: a program that is to profit from counters stores through the cache, and neither flushes nor
 /// fences.
 ///
-/// The group of a thread that ends is written back with others; there is no handle to it.
+/// The group of a thread that ends has ended with it, fenced as above, and is written back with others; there is no handle to it. If that fence fails, no later group
+/// becomes durable. What the destructors of thread-local values store after that is durable at once.
 ///
 /// # Costs
 /// Two bytes of DRAM for each line of the region. A store looks at the tag of each of its lines; the first one of a group to a line also notes the line.
 #[derive(Debug)]
 pub struct LineCounters<P> {
-    inner: P,
+    /// Shared with threads that [end with a group](Groups::fence_for_thread).
+    inner: Arc<P>,
     options: CounterOptions,
     groups: Arc<Groups>,
     /// The counter of the last group that has stored to a line, plus one, until the line is written back. A hint for that group alone: a line with its tag is in its
@@ -36,22 +38,26 @@ pub struct LineCounters<P> {
     actions: Actions,
 }
 
-impl<P: Pmem> LineCounters<P> {
+impl<P: Pmem + Send + Sync + 'static> LineCounters<P> {
     /// Wraps `inner`.
     pub fn new(inner: P, options: &CounterOptions) -> Self {
+        let inner = Arc::new(inner);
+        let memory: Weak<P> = Arc::downgrade(&inner);
         let tags = (0..inner.len_bytes().div_ceil(LINE_BYTES)).map(|_| AtomicU16::new(0)).collect();
         Self {
             inner,
             options: *options,
-            groups: Arc::new(Groups::new(options.counter_count, options.is_in_order)),
+            groups: Arc::new(Groups::new(options.counter_count, options.is_in_order).with_memory(memory)),
             tags,
             writer: Mutex::new(()),
             actions: Actions::default(),
         }
     }
+}
 
+impl<P: Pmem> LineCounters<P> {
     /// The wrapped implementation. Its stores are not counted.
-    pub const fn get_ref(&self) -> &P {
+    pub fn get_ref(&self) -> &P {
         &self.inner
     }
 
@@ -102,6 +108,7 @@ impl<P: Pmem> LineCounters<P> {
     pub fn write_back(&self) -> Result<(), FenceError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken = Taken { of: &self.groups, groups: self.groups.take() };
+        self.groups.check()?;
         if !taken.groups.is_empty() {
             let mut lines: Vec<u64> = taken.groups.iter().flat_map(|ended| &ended.lines).copied().collect();
             lines.sort_unstable();
@@ -178,14 +185,12 @@ impl<P: Pmem> LineCounters<P> {
             current.counter = self.groups.take_counter();
         }
         let Some(counter) = current.counter else {
-            current.needs_fence = true;
             return false;
         };
         let tag = counter + 1;
         let is_new = |line: &u64| self.tags[index(*line)].load(Ordering::Relaxed) != tag;
         let new = lines.clone().filter(is_new).count();
         if current.len() + new > self.options.lines_max as usize {
-            current.needs_fence = true;
             return false;
         }
         if new > 0 {
@@ -214,9 +219,10 @@ impl<P: Pmem> LineCounters<P> {
     /// Makes a store. If no counter makes it durable, it is written back at once. Not around the cache: other threads may rely on the order of stores.
     fn store_with<R>(&self, offset: u64, len_bytes: u64, store: impl FnOnce(&P) -> R) -> R {
         let is_counted = self.note(offset, len_bytes);
-        let result = store(&self.inner);
+        let result = store(&*self.inner);
         if !is_counted {
             self.inner.flush(offset, len_bytes);
+            Current::with(&self.groups, |current| current.needs_fence = true);
         }
         result
     }
@@ -237,8 +243,10 @@ impl<P: Pmem> Pmem for LineCounters<P> {
         self.store_with(offset, bytes.len() as u64, |pmem| pmem.try_store(offset, bytes))
     }
     fn try_store_nt(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumFault> {
+        let stored = self.inner.try_store_nt(offset, bytes);
+        // A part may have been stored before a fault.
         Current::with(&self.groups, |current| current.needs_fence = true);
-        self.inner.try_store_nt(offset, bytes)
+        stored
     }
     fn store_u64(&self, offset: u64, value: u64) {
         self.store_with(offset, 8, |pmem| pmem.store_u64(offset, value));

@@ -266,3 +266,76 @@ fn random_groups_with_count_zero_are_durable() {
         explore(&explorer, &program, &options);
     }
 }
+
+/// A thread ends without ending its group, which no counter makes durable; then another group is durable, and counts say so in order.
+#[test]
+fn group_of_a_thread_that_ends_is_durable_before_later_groups() {
+    let in_order = CounterOptions::new().in_order(true);
+    for (options, is_around) in [
+        (in_order, false),
+        (in_order, true),
+        (in_order.lines_max(1), false),
+        (in_order.counters(0), false),
+        (in_order.counters(1), false),
+    ] {
+        let operation = |run: &Run<()>| {
+            let counters = Arc::new(Counters::new(Arc::clone(run.pmem()), &options));
+            let other = Arc::clone(&counters);
+            let thread = std::thread::spawn(move || {
+                for line in 0..3 {
+                    match is_around {
+                        true => other.store_nt(64 * line, &7_u64.to_le_bytes()),
+                        false => other.store_u64(64 * line, 7),
+                    }
+                }
+            });
+            thread.join().unwrap();
+            counters.store_u64(4 * 64, 9);
+            let group = counters.sgroup().unwrap();
+            counters.write_back().unwrap();
+            assert_eq!(counters.scheck(group), 0);
+            run.ack(());
+        };
+        let check = |crash: &Crash<()>| {
+            let words = [0, 1, 2, 4].map(|line| crash.pmem().load_u64(64 * line));
+            match crash.acked().is_empty() || words == [7, 7, 7, 9] {
+                true => Ok(()),
+                false => Err(format!("{words:?}")),
+            }
+        };
+        Explorer::default().check(&Image::zeroed(REGION_BYTES), operation, check);
+    }
+}
+
+/// The destructor of a thread-local value stores after the thread's groups are gone: that is durable when the thread has ended.
+#[test]
+fn destructors_of_threads_store() {
+    struct Storing(Arc<Counters>);
+    impl Drop for Storing {
+        fn drop(&mut self) {
+            self.0.store_u64(0, 7);
+            self.0.store_nt(64, &7_u64.to_le_bytes());
+            self.0.flush(0, 8);
+            self.0.sgroup().unwrap();
+        }
+    }
+    thread_local! {
+        static VALUE: std::cell::RefCell<Option<Storing>> = const { std::cell::RefCell::new(None) };
+    }
+    let operation = |run: &Run<()>| {
+        let counters = Arc::new(Counters::new(Arc::clone(run.pmem()), &CounterOptions::new()));
+        std::thread::spawn(move || {
+            // Thread-local values are dropped in the reverse order of their first use, so this one is dropped last.
+            VALUE.with_borrow_mut(|value| *value = Some(Storing(Arc::clone(&counters))));
+            counters.store_u64(128, 7);
+        })
+        .join()
+        .unwrap();
+        run.ack(());
+    };
+    let check = |crash: &Crash<()>| {
+        let words = [0, 64].map(|at| crash.pmem().load_u64(at));
+        if crash.acked().is_empty() || words == [7, 7] { Ok(()) } else { Err(format!("{words:?}")) }
+    };
+    Explorer::default().check(&Image::zeroed(REGION_BYTES), operation, check);
+}
