@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::log::{CommitError, Log};
 use crate::space::Space;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pm_core::{OpenError, Pmem, Pool, PoolError};
+use pm_core::{GrowError, Pmem, Pool, PoolError};
 use std::sync::{Mutex, PoisonError};
 
 /// A growth adds at most so much, so that it does not take long.
@@ -121,11 +121,13 @@ impl Growth {
         let mut wanted = doubled.max(least).min(self.max_bytes);
         while let Err(error) = pool.grow_in_place(wanted) {
             match error {
-                PoolError::Fence(error) => return Err(log.poison(error.into())),
+                PoolError::Fence(error) | PoolError::Grow(GrowError::Fence(error)) => {
+                    return Err(log.poison(error.into()));
+                }
                 // A growth that failed before has left the file longer, and the pool has that length now.
-                PoolError::Region(OpenError::Shrink { .. }) => break,
+                PoolError::Grow(GrowError::Shrink { .. }) => break,
                 // With less there may be space.
-                PoolError::Region(OpenError::NoSpace { .. } | OpenError::Io { .. }) if wanted > least => {
+                PoolError::Grow(GrowError::NoSpace { .. } | GrowError::Other(_)) if wanted > least => {
                     wanted = least + (wanted - least) / 4 / POOL_UNIT_BYTES * POOL_UNIT_BYTES;
                 }
                 error => {

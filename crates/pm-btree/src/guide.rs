@@ -131,7 +131,8 @@
 //! [`OpenError::StillOpen`](crate::OpenError::StillOpen). [`Store::open_read_only`](crate::Store::open_read_only) is for programs that only look.
 //!
 //! # 5. Space
-//! A store that is full says so with an error, and loses nothing. [`Store::grow`](crate::Store::grow) makes it larger.
+//! A store that is full says so with an error, and loses nothing. [`Store::grow`](crate::Store::grow) makes it larger, and
+//! with [`StoreOptions::max_bytes`](crate::StoreOptions::max_bytes) it grows by itself, while tables are in use.
 //! Space of removed entries serves any others, and a queue takes no more after millions of pops. [`Store::compact`](crate::Store::compact) also returns
 //! the space of all nodes that are not in use to the heap. Both need a store without handles: drop the tables before, and open them again afterwards.
 //!

@@ -79,7 +79,7 @@
 //! A key with its value has at most 16 MiB. Above a quarter of an extent, 256 KiB in a pool of 256 MiB or more, it has a block of the heap to itself, which
 //! costs a transaction of the heap. Leaves that are nearly empty stay.
 //! A child of fork(2) cannot use its parent's store: the region is not mapped there, and the first access ends the child by SIGSEGV.
-//! The pool grows by a call, [`Store::grow`], while the store has no [handles](Store#handles). After an open, [`Table::len`] waits until every leaf was visited.
+//! The pool grows by itself up to [`StoreOptions::max_bytes`], or by a call, [`Store::grow`], while the store has no [handles](Store#handles). After an open, [`Table::len`] waits until every leaf was visited.
 //!
 //! # Source
 //! NVMalloc 6 (a B-tree whose nodes are unsorted, with links to the right); FPTree (SIGMOD 2016) for fingerprints; Lehman and Yao, "Efficient Locking

@@ -1,14 +1,16 @@
-//! Shared by the commands `pm`, `pmbd`, `pmcrash` and `pmfs`: sizes as text, lines of results, subcommands for shell completions and manual pages, and the
-//! options of servers that protect their memory or emulate a slower one.
+//! Shared by the commands `pm`, `pmbd`, `pmcrash` and `pmfs`: sizes as text, lines of results, subcommands for shell completions and manual pages, which
+//! processes have a file open, and the options of servers that protect their memory or emulate a slower one.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, reason = "an answer that cannot be written is an error")]
 
 mod emulation;
+mod holder;
 mod protect;
 mod size;
 
 pub use emulation::Emulation;
+pub use holder::holders;
 pub use protect::Protect;
 pub use size::Size;
 

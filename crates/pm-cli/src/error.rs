@@ -1,8 +1,8 @@
 //! Errors with their path, and with help.
 
-use crate::holder::holders;
 use miette::Diagnostic;
 use pm_alloc::{HeapError, RecoverError};
+use pm_cli_common::holders;
 use pm_core::{OpenError, PoolError, RootError};
 use std::fmt;
 use std::path::{Path, PathBuf};

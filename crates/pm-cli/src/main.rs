@@ -7,7 +7,6 @@ mod cells;
 mod error;
 mod findings;
 mod heap;
-mod holder;
 mod map;
 mod object;
 mod pool;

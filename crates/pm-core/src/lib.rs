@@ -105,7 +105,7 @@ pub use persist::{
     from_bytes_unchecked,
 };
 pub use pm_core_derive::Persist;
-pub use pmem::{FenceError, Pmem};
+pub use pmem::{FenceError, GrowError, Pmem};
 pub use pool::{
     HeaderCorruption, HeaderState, PlaceError, Pool, PoolError, PoolOptions, Root, RootChange, RootDirectory,
     RootError, RootWrite,

@@ -1,7 +1,7 @@
 //! The seam: the trait through which every crate accesses persistent memory.
 
 use crate::fault::MediumFault;
-use crate::{Domain, OpenError, WriterGuard, WriterLock};
+use crate::{Domain, WriterGuard, WriterLock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -38,6 +38,38 @@ pub enum FenceError {
          read here; drop the region and open it again to read the medium"
     )]
     Poisoned,
+}
+
+/// Why a region has not [grown in place](Pmem::grow_in_place). It is as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrowError {
+    /// The region has no room to grow to this length while it is in use.
+    #[error("the region cannot grow to {len_bytes} bytes while it is in use: no addresses are reserved")]
+    Fixed {
+        /// The wanted length.
+        len_bytes: u64,
+    },
+    /// The region or its file is longer than that.
+    #[error("the region has {len_bytes} bytes and cannot shrink to {wanted_bytes}")]
+    Shrink {
+        /// The present length.
+        len_bytes: u64,
+        /// The wanted length.
+        wanted_bytes: u64,
+    },
+    /// The medium has no space.
+    #[error("no space for {len_bytes} bytes")]
+    NoSpace {
+        /// The wanted length.
+        len_bytes: u64,
+    },
+    /// A fence failed, or has failed before.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    /// Another operation failed, such as a system call.
+    #[error(transparent)]
+    Other(Box<dyn core::error::Error + Send + Sync>),
 }
 
 /// A byte-addressed region of persistent memory.
@@ -82,13 +114,12 @@ pub trait Pmem {
     /// implementations that have [reserved](crate::RegionOptions::reserve) room for it can do so.
     ///
     /// # Errors
-    /// [`OpenError::FixedSize`] when the implementation cannot grow in place to this length, and as for [`Region::grow`](crate::Region::grow).
+    /// [`GrowError::Fixed`] when the implementation cannot grow in place to this length, and as for [`Region::grow`](crate::Region::grow).
     ///
     /// # Durability
     /// Before it returns, a crash leaves the old or the new length; after that, the new length.
-    fn grow_in_place(&self, len_bytes: u64) -> Result<(), OpenError> {
-        let _ = len_bytes;
-        Err(OpenError::FixedSize { path: "the region".into() })
+    fn grow_in_place(&self, len_bytes: u64) -> Result<(), GrowError> {
+        Err(GrowError::Fixed { len_bytes })
     }
 
     /// Acquires the writer lock of the region. Returns `None` if another handle holds it, or in a child of fork(2) for a region of its parent. A
@@ -346,7 +377,7 @@ macro_rules! forward_pmem {
     (|$this:ident| $inner:expr => $($method:ident),+) => {$($crate::forward_pmem!(@$method $this $inner);)+};
     (@len_bytes $($to:tt)+) => { $crate::forward_pmem!(@fn len_bytes() -> u64, $($to)+); };
     (@grow_in_place $($to:tt)+) => {
-        $crate::forward_pmem!(@fn grow_in_place(len_bytes: u64) -> Result<(), $crate::OpenError>, $($to)+);
+        $crate::forward_pmem!(@fn grow_in_place(len_bytes: u64) -> Result<(), $crate::GrowError>, $($to)+);
     };
     (@domain $($to:tt)+) => { $crate::forward_pmem!(@fn domain() -> $crate::Domain, $($to)+); };
     (@is_writable $($to:tt)+) => { $crate::forward_pmem!(@fn is_writable() -> bool, $($to)+); };

@@ -167,7 +167,7 @@ macro_rules! forward_to_either {
 impl Pmem for AnyPmem<'_> {
     forward_to_either! {
         len_bytes() -> u64;
-        grow_in_place(len_bytes: u64) -> Result<(), pm_core::OpenError>;
+        grow_in_place(len_bytes: u64) -> Result<(), pm_core::GrowError>;
         domain() -> pm_core::Domain;
         is_writable() -> bool;
         lock_writer() -> Option<pm_core::WriterGuard>;

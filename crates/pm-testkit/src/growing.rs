@@ -1,6 +1,6 @@
 //! A region in memory that can grow in place.
 
-use pm_core::{Domain, FenceError, OpenError, Pmem, WriterGuard, forward_pmem};
+use pm_core::{Domain, FenceError, GrowError, Pmem, WriterGuard, forward_pmem};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,13 +50,13 @@ impl<P: Pmem> Pmem for Growing<P> {
         self.len_bytes.load(Ordering::Acquire)
     }
 
-    fn grow_in_place(&self, len_bytes: u64) -> Result<(), OpenError> {
+    fn grow_in_place(&self, len_bytes: u64) -> Result<(), GrowError> {
         let at = self.region.len_bytes() - LENGTH_BYTES;
         if len_bytes > at {
-            return Err(OpenError::NoSpace { path: "a file system that is full".into(), len_bytes });
+            return Err(GrowError::NoSpace { len_bytes });
         }
         self.region.store_u64(at, len_bytes);
-        self.region.persist(at, 8).map_err(OpenError::Fence)?;
+        self.region.persist(at, 8)?;
         self.len_bytes.fetch_max(len_bytes, Ordering::AcqRel);
         Ok(())
     }

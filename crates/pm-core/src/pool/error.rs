@@ -9,6 +9,9 @@ use uuid::Uuid;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
+    /// The region has not grown in place.
+    #[error(transparent)]
+    Grow(#[from] crate::GrowError),
     /// The region could not be created, opened or grown.
     #[error(transparent)]
     Region(#[from] OpenError),

@@ -8,7 +8,7 @@ use super::shared::{HeaderSnapshot, Shared};
 use super::{
     HeaderState, PoolError, PoolOptions, Root, RootDirectory, RootError, RootWrite, header, leftover,
 };
-use crate::{OpenError, Pmem, Region, RegionOptions, WriterGuard};
+use crate::{GrowError, OpenError, Pmem, Region, RegionOptions, WriterGuard};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::path::Path;
@@ -330,7 +330,7 @@ impl<P: Pmem> Pool<P> {
         self.extend_in_use(&mut grown)?;
         if pool_bytes < self.pool_bytes() {
             let len_bytes = self.pool_bytes();
-            return Err(OpenError::Shrink { len_bytes, wanted_bytes: pool_bytes }.into());
+            return Err(GrowError::Shrink { len_bytes, wanted_bytes: pool_bytes }.into());
         }
         self.pmem.grow_in_place(pool_bytes)?;
         self.extend_in_use(&mut grown)

@@ -6,7 +6,7 @@ use super::page_sync::PageSync;
 use super::{Medium, OpenError, blocks, copies, file, medium, reread};
 use crate::fault::{CopyKind, MediumFault, guarded_copy};
 use crate::insn::{self, FlushInsn, Insns};
-use crate::{Domain, FenceError, Pmem, WriterGuard, WriterLock};
+use crate::{Domain, FenceError, GrowError, Pmem, WriterGuard, WriterLock};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -375,8 +375,14 @@ impl Pmem for Region {
         self.mapped_bytes()
     }
 
-    fn grow_in_place(&self, len_bytes: u64) -> Result<(), OpenError> {
-        self.grow_within_reserve(len_bytes)
+    fn grow_in_place(&self, len_bytes: u64) -> Result<(), GrowError> {
+        self.grow_within_reserve(len_bytes).map_err(|error| match error {
+            OpenError::FixedSize { .. } => GrowError::Fixed { len_bytes },
+            OpenError::Shrink { len_bytes, wanted_bytes } => GrowError::Shrink { len_bytes, wanted_bytes },
+            OpenError::NoSpace { len_bytes, .. } => GrowError::NoSpace { len_bytes },
+            OpenError::Fence(error) => error.into(),
+            error => GrowError::Other(Box::new(error)),
+        })
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Creating, opening, locking and growing regions, and the errors of these operations.
 
-use pm_core::{Domain, Medium, OpenError, Pmem, Region, RegionOptions};
+use pm_core::{Domain, GrowError, Medium, OpenError, Pmem, Region, RegionOptions};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::io::Errno;
@@ -575,8 +575,8 @@ fn region_grows_in_place_while_it_is_used() {
         assert_eq!(region.base_ptr(), base);
         assert!(fs::metadata(&path).unwrap().blocks() * 512 >= 8 * MIB);
         region.grow_in_place(8 * MIB).unwrap();
-        assert!(matches!(region.grow_in_place(8 * MIB + 4096), Err(OpenError::FixedSize { .. })));
-        assert!(matches!(region.grow_in_place(MIB), Err(OpenError::Shrink { .. })));
+        assert!(matches!(region.grow_in_place(8 * MIB + 4096), Err(GrowError::Fixed { .. })));
+        assert!(matches!(region.grow_in_place(MIB), Err(GrowError::Shrink { .. })));
         assert_eq!(fs::metadata(&path).unwrap().len(), 8 * MIB);
         let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.load_u64(8 * MIB)));
         panics.unwrap_err();
@@ -591,7 +591,7 @@ fn region_grows_in_place_while_it_is_used() {
         let region = Region::open(&path).unwrap();
         assert_eq!(region.load_u64(MIB), 0x0707_0707_0707_0707, "in the first page that was added");
         assert!(
-            matches!(region.grow_in_place(10 * MIB), Err(OpenError::FixedSize { .. })),
+            matches!(region.grow_in_place(10 * MIB), Err(GrowError::Fixed { .. })),
             "nothing is reserved"
         );
         assert_eq!(fs::metadata(&path).unwrap().len(), 9 * MIB);
@@ -609,7 +609,7 @@ fn region_that_cannot_grow_in_place_is_unchanged() {
         region.persist(MIB - 8, 8).unwrap();
         let grown = region.grow_in_place(1 << 45);
         assert!(grown.is_err(), "no file system here has 32 TiB free");
-        assert!(matches!(region.grow_in_place(MIB + 1), Err(OpenError::SizeNotMultiple { .. })));
+        assert!(matches!(region.grow_in_place(MIB + 1), Err(GrowError::Other(_))));
         assert_eq!((region.len_bytes(), fs::metadata(&path).unwrap().len()), (MIB, MIB));
         region.grow_in_place(2 * MIB).unwrap();
         assert_eq!((region.load_u64(MIB - 8), region.load_u64(2 * MIB - 8)), (5, 0));

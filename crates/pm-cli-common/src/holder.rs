@@ -8,7 +8,8 @@ use std::path::Path;
 ///
 /// # Source
 /// proc_pid_fdinfo(5): the locks of an open file description.
-pub(crate) fn holders(path: &Path) -> Option<String> {
+#[must_use]
+pub fn holders(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     let is_file = |link: &Path| {
         fs::metadata(link).is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
