@@ -278,6 +278,7 @@ impl Run {
             .extent_bytes(4096)
             .sweep_at_open([0, 0, 1, 3, 1000][self.random.usize(..5)])
             .changes_per_epoch([1, 2, 7, 4096][self.random.usize(..4)])
+            .empty_leaves([1, 2, 8, 32][self.random.usize(..4)])
             .group_commits(self.limit)
             .removal_batch(self.removal_batch)
             .verify_reads(self.random.u32(..4) == 0)
