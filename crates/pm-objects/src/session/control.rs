@@ -15,9 +15,9 @@ use loom::sync::{Mutex, MutexGuard};
 use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
 
-/// An object that has handles. Readers take no lock: they copy, and then compare the version. What a load of one chunk needs is in the first line.
+/// An object that has handles. Readers take no lock: they copy, and then compare the version. What a load of one chunk needs is together at its start.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub(crate) struct Control {
     /// Odd while contents change.
     version: AtomicU64,
