@@ -64,6 +64,9 @@ pub(crate) struct Import {
     /// The size up to which the file may grow. Default: as far as there is room.
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_size: Option<Size>,
+    /// Keep copies of contents that are often read in so much DRAM.
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub(crate) dram: Size,
 }
 
 #[derive(Debug, Args)]

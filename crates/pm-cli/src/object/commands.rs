@@ -7,7 +7,7 @@ use super::pool::{self, close, open, open_unchanged};
 use crate::findings::{CORRUPTED, end_with_corruption};
 use crate::report::{bytes, count, field, say};
 use miette::{Context as _, IntoDiagnostic as _, miette};
-use pm_objects::{Contents, Hints, Locality, Object, ObjectError, Tier};
+use pm_objects::{Contents, Hints, Locality, Object, ObjectError, ObjectsOptions, Tier};
 use serde_json::{Value as Json, json};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read as _, Write};
@@ -45,7 +45,7 @@ fn is_corruption(report: &miette::Report) -> bool {
 
 fn create(args: &Sized, json: bool) -> miette::Result<()> {
     let path = &args.file;
-    close(pool::create(path, args.size, args.file_size)?, path)?;
+    close(pool::create(path, args.size, args.file_size, ObjectsOptions::new())?, path)?;
     describe(path, json)
 }
 

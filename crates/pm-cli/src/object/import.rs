@@ -2,11 +2,11 @@
 
 use super::args::Import;
 use super::failure::Failure;
-use super::pool::{close, create, open};
+use super::pool::{close, create, open_with};
 use crate::report::{bytes, count, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Context as _, IntoDiagnostic as _, miette};
-use pm_objects::{Contents, ObjectError, Objects};
+use pm_objects::{Contents, ObjectError, Objects, ObjectsOptions};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -44,7 +44,9 @@ pub(crate) fn run(args: &Import, json: bool) -> miette::Result<()> {
     let files = find(&args.dir, &mut skipped)?;
     let path = &args.file;
     let exists = path.try_exists().into_diagnostic().wrap_err_with(|| path.display().to_string())?;
-    let mut objects = if exists { open(path)? } else { create(path, args.size, args.file_size)? };
+    let options = ObjectsOptions::new().dram_bytes(args.dram.0);
+    let mut objects =
+        if exists { open_with(path, &options)? } else { create(path, args.size, args.file_size, options)? };
     let mut progress = Progress::new(path, json, files.len() as u64);
     let mut done = Done::default();
     let imported = files.iter().try_for_each(|found| {

@@ -6,8 +6,12 @@ use pm_objects::{Objects, ObjectsOptions};
 use std::path::Path;
 
 /// Creates a file without objects, and perhaps one with a lower tier beside it.
-pub(crate) fn create(path: &Path, size: Size, file_size: Option<Size>) -> Result<Objects, Failure> {
-    let mut options = ObjectsOptions::new();
+pub(crate) fn create(
+    path: &Path,
+    size: Size,
+    file_size: Option<Size>,
+    mut options: ObjectsOptions,
+) -> Result<Objects, Failure> {
     if let Some(size) = file_size {
         options = options.file_bytes(size.0);
     }
@@ -16,7 +20,12 @@ pub(crate) fn create(path: &Path, size: Size, file_size: Option<Size>) -> Result
 
 /// Opens a pool to change it.
 pub(crate) fn open(path: &Path) -> Result<Objects, Failure> {
-    Objects::open_pool(path, &ObjectsOptions::new()).map_err(Failure::open(path))
+    open_with(path, &ObjectsOptions::new())
+}
+
+/// As [`open`], with options.
+pub(crate) fn open_with(path: &Path, options: &ObjectsOptions) -> Result<Objects, Failure> {
+    Objects::open_pool(path, options).map_err(Failure::open(path))
 }
 
 /// Opens a pool to read it. The file, which may be read-only, is unchanged.
