@@ -315,7 +315,6 @@ fn destructors_of_threads_store() {
         fn drop(&mut self) {
             self.0.store_u64(0, 7);
             self.0.store_nt(64, &7_u64.to_le_bytes());
-            self.0.flush(0, 8);
             self.0.sgroup().unwrap();
         }
     }

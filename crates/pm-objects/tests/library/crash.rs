@@ -124,7 +124,7 @@ fn apply(objects: &SimObjects, op: &Op) -> Result<(), ObjectError> {
             let (a, b) = (objects.open::<u8>("a")?, objects.open::<u8>("b")?);
             objects.transaction(&[&a, &b], |tx| {
                 tx.write(&a, start as u64, &vec![byte; len])?;
-                tx.write(&b, 0, &[byte + 1; 7])?;
+                tx.write(&b, 0, &[byte.wrapping_add(1); 7])?;
                 tx.write(&b, 0, &[byte; 5])
             })
         }
@@ -234,12 +234,12 @@ impl Oracle for Small {
                 }
             }
             Both(start, len, byte) => {
-                if state.contains_key("b")
+                if state.get("b").is_some_and(|b| b.len() >= 7)
                     && let Some(bytes) = state.get_mut("a").and_then(|a| a.get_mut(start..start + len))
                 {
                     bytes.fill(byte);
                     let b = state.get_mut("b").expect("it exists");
-                    b[5..7].fill(byte + 1);
+                    b[5..7].fill(byte.wrapping_add(1));
                     b[..5].fill(byte);
                 }
             }
