@@ -1,0 +1,12 @@
+//! The log and the state in the tables of one store.
+
+mod core;
+mod queue;
+mod state;
+mod tables;
+mod view;
+mod writer;
+
+pub(crate) use core::Core;
+pub use tables::Applied;
+pub(crate) use writer::Writer;

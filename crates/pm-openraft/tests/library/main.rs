@@ -1,0 +1,9 @@
+//! pm-openraft through its public items, as one program that builds what its tests share once.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod crash;
+mod program;
+mod reopened;
+mod snapshots;
+mod suite;

@@ -1,0 +1,92 @@
+//! Snapshots are of one moment, while commands change the state.
+
+use crate::program::{Bytes, Command, TestStorage, contents, entry, new_store, run};
+use openraft::storage::RaftStateMachine as _;
+use openraft::{Entry, RaftSnapshotBuilder as _, Snapshot};
+use pm_openraft::StorageError;
+use std::collections::BTreeMap;
+
+const LEN_BYTES: u64 = 64 << 20;
+
+/// A key: ordered like the number.
+fn key(number: u32) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+fn apply(storage: &TestStorage, entries: Vec<Entry<Bytes>>) {
+    run(storage, storage.state_machine().apply(entries)).unwrap();
+}
+
+fn view(storage: &TestStorage) -> Snapshot<Bytes> {
+    run(storage, async { storage.state_machine().get_snapshot_builder().await.build_snapshot().await })
+        .unwrap()
+}
+
+/// A random change of a key.
+fn change(random: &mut fastrand::Rng, index: u64) -> Entry<Bytes> {
+    let key = key(random.u32(..3000));
+    let command = match random.u32(..4) {
+        0 => Command::Remove(key),
+        1 => Command::Push(key, random.u8(..)),
+        _ => Command::Put(key, vec![random.u8(..); random.usize(..600)]),
+    };
+    entry(1, index, command)
+}
+
+/// Reads views while batches change the state: each is the state at its moment, whatever is between its reads.
+#[test]
+fn view_is_of_one_moment() {
+    let mut random = fastrand::Rng::with_seed(5);
+    let storage = TestStorage::open_without_writer(new_store(LEN_BYTES)).unwrap();
+    let mut index = 0;
+    let mut batch = |random: &mut fastrand::Rng, storage: &TestStorage, count: u64| {
+        let entries = (0..count).map(|_| {
+            index += 1;
+            change(random, index)
+        });
+        apply(storage, entries.collect());
+    };
+    batch(&mut random, &storage, 6000);
+    for round in 0..10_u64 {
+        let expected = contents(&storage);
+        let mut snapshot = view(&storage);
+        assert_eq!(snapshot.meta.last_log_id, storage.reader().applied().log_id);
+        let (mut found, mut parts) = (BTreeMap::new(), 0);
+        loop {
+            batch(&mut random, &storage, 400 * (round % 3));
+            let entries = snapshot.snapshot.next_entries().unwrap();
+            if entries.is_empty() {
+                break;
+            }
+            parts += 1;
+            let last = found.last_key_value().map(|(key, _): (&Vec<u8>, &Vec<u8>)| key.clone());
+            assert!(last.is_none_or(|last| entries[0].0 > last));
+            assert!(entries.is_sorted());
+            found.extend(entries);
+        }
+        assert!(parts > 1, "a part has {} entries", found.len());
+        assert!(found == expected, "{} entries are not the {} of the moment", found.len(), expected.len());
+        assert!(snapshot.snapshot.next_entries().unwrap().is_empty());
+    }
+}
+
+/// A view whose state is replaced cannot be read to its end.
+#[test]
+fn view_of_a_replaced_state_is_outdated() {
+    let [source, target] = [(); 2].map(|()| TestStorage::open_without_writer(new_store(LEN_BYTES)).unwrap());
+    apply(
+        &source,
+        (0..2000).map(|number| entry(1, number.into(), Command::Put(key(number), vec![1; 500]))).collect(),
+    );
+    apply(
+        &target,
+        (0..2000).map(|number| entry(1, number.into(), Command::Put(key(number), vec![2; 500]))).collect(),
+    );
+    let mut old = view(&target).snapshot;
+    assert!(!old.next_entries().unwrap().is_empty());
+    let Snapshot { meta, snapshot } = view(&source);
+    run(&target, target.state_machine().install_snapshot(&meta, snapshot)).unwrap();
+    assert!(matches!(old.next_entries(), Err(StorageError::Outdated)));
+    assert!(contents(&target) == contents(&source));
+    assert_eq!(target.reader().applied(), source.reader().applied());
+}
