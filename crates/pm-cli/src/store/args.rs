@@ -4,6 +4,7 @@ use super::kind::Kind;
 use clap::{Args, Subcommand, ValueEnum};
 use pm_cli_common::Size;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
@@ -29,6 +30,8 @@ pub(crate) enum StoreCommand {
     Stat(Target),
     /// Verify the pool, the heap and the store, as they are after recovery. Changes nothing.
     Check(Target),
+    /// Serve a store as a node of a cluster that replicates it, to Redis clients.
+    Serve(Serve),
 }
 
 #[derive(Debug, Args)]
@@ -146,6 +149,51 @@ pub(crate) struct Dump {
     /// The format of the rows. Default: by the name of OUT; without one, CSV, or JSON lines with --json.
     #[arg(long)]
     pub(crate) format: Option<Format>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// The file, which `create` has made. It belongs to this node from then on.
+    pub(crate) file: PathBuf,
+    /// The number of this node in the cluster. A number is never used again with another file.
+    #[arg(long)]
+    pub(crate) id: u64,
+    /// All nodes with their addresses, for clients and for the other nodes.
+    #[arg(long, value_name = "ID=ADDRESS", value_delimiter = ',', required = true)]
+    pub(crate) cluster: Vec<Node>,
+    /// The name of the cluster. Nodes of other clusters are refused.
+    #[arg(long, default_value = "pm")]
+    pub(crate) name: String,
+    /// A file with a password, which clients and the other nodes must have. Needed for addresses that other machines can reach.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// The entries of the log that are kept for nodes that lag behind. A node that lags further receives the whole state.
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub(crate) log_entries: u64,
+    /// The greatest number of clients at a time.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) clients: usize,
+}
+
+/// A node of a cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) id: u64,
+    pub(crate) address: String,
+}
+
+impl FromStr for Node {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (id, address) =
+            text.split_once('=').ok_or("a node is written ID=ADDRESS:PORT, such as 1=127.0.0.1:7001")?;
+        let id = id.parse().map_err(|_| "the id of a node is a number")?;
+        if address.is_empty() {
+            return Err("the address is missing");
+        }
+        Ok(Self { id, address: address.to_owned() })
+    }
 }
 
 /// The format of rows.

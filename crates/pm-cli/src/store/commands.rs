@@ -5,6 +5,7 @@ use super::dump::{self, RowWriter};
 use super::failure::{Failure, StoreError};
 use super::handle::Handle;
 use super::load;
+use super::serve;
 use super::table::TextRange;
 use crate::findings::{self, CORRUPTED, Finding, end_with_corruption, print_findings};
 use crate::report::{bytes, count, field, say};
@@ -30,6 +31,7 @@ pub(crate) fn run(command: &StoreCommand, json: bool) -> miette::Result<ExitCode
         StoreCommand::Compact(args) => compact(args, json),
         StoreCommand::Stat(args) => stat(args, json),
         StoreCommand::Check(args) => return check(args, json),
+        StoreCommand::Serve(args) => serve::run(args, json),
     };
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),

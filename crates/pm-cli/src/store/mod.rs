@@ -9,6 +9,7 @@ mod input;
 mod kind;
 mod load;
 mod progress;
+mod serve;
 mod table;
 
 pub(crate) use args::StoreCommand;

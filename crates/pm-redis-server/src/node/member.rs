@@ -1,0 +1,286 @@
+//! A member of the cluster: proposes writes to the leader, and confirms reads.
+
+use crate::peer::{Body, CallError, Identity, Link, Outcome, Request};
+use crate::program::{Command, Map};
+use openraft::Raft;
+use openraft::error::{ClientWriteError, RaftError};
+use pm_openraft::{StateReader, Storage};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// How long a write waits for a leader, a read for its confirmation.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long a write waits for its answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long one confirmation of reads takes at most.
+const CONFIRMATION: Duration = Duration::from_secs(1);
+
+/// The time between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The length of all writes without an answer.
+const WRITES_BYTES: usize = 64 << 20;
+
+/// What a write takes of that besides its strings.
+const WRITE_BYTES: usize = 512;
+
+/// The reads that share a confirmation.
+const READS: usize = 64 << 10;
+
+/// The outcome of a write that was submitted.
+pub(crate) type Submitted = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// Bounds on clients.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) clients: usize,
+}
+
+type Confirmation = oneshot::Sender<Result<(), String>>;
+
+/// A member of the cluster.
+pub(crate) struct Member {
+    pub(crate) raft: Raft<Map>,
+    pub(crate) reader: StateReader<Map>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) limits: Limits,
+    pub(crate) clients: AtomicU64,
+    storage: Arc<Storage<Map>>,
+    links: BTreeMap<u64, Link>,
+    reads: mpsc::Sender<Confirmation>,
+    writes: Arc<Semaphore>,
+    is_full: AtomicBool,
+}
+
+/// An outcome that is known at once.
+fn at_once(outcome: Outcome) -> Submitted {
+    Box::pin(std::future::ready(outcome))
+}
+
+impl Member {
+    /// A member with links to the other ones, and the task that confirms reads.
+    pub(crate) fn start(
+        raft: Raft<Map>,
+        storage: Arc<Storage<Map>>,
+        identity: Arc<Identity>,
+        addresses: &BTreeMap<u64, String>,
+        limits: Limits,
+    ) -> Arc<Self> {
+        let others = addresses.iter().filter(|(id, _)| **id != identity.id());
+        let link =
+            |(id, address): (&u64, &String)| (*id, Link::new(Arc::clone(&identity), *id, address.clone()));
+        let links = others.map(link).collect();
+        let (reads, waiting) = mpsc::channel(READS);
+        let member = Arc::new(Self {
+            raft,
+            reader: storage.reader(),
+            identity,
+            limits,
+            clients: AtomicU64::new(0),
+            storage,
+            links,
+            reads,
+            writes: Arc::new(Semaphore::new(WRITES_BYTES)),
+            is_full: AtomicBool::new(false),
+        });
+        tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
+        member
+    }
+
+    pub(crate) fn leader(&self) -> Option<u64> {
+        self.raft.metrics().borrow().current_leader
+    }
+
+    /// The leader, for which this waits.
+    async fn await_leader(&self) -> Result<u64, String> {
+        let deadline = Instant::now() + DEADLINE;
+        let mut metrics = self.raft.metrics();
+        loop {
+            if let Some(leader) = metrics.borrow_and_update().current_leader {
+                return Ok(leader);
+            }
+            match timeout_at(deadline, metrics.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err("the node has stopped".to_owned()),
+                Err(_) => return Err("the cluster has no leader".to_owned()),
+            }
+        }
+    }
+
+    /// Submits a write, after those of earlier calls that have returned.
+    pub(crate) async fn submit(&self, command: Command) -> Submitted {
+        let leader = match self.await_leader().await {
+            Ok(leader) => leader,
+            Err(reason) => return at_once(Outcome::NotExecuted(reason)),
+        };
+        if leader == self.identity.id() {
+            return self.submit_here(command).await;
+        }
+        let Some(link) = self.links.get(&leader) else {
+            return at_once(Outcome::NotExecuted(format!("the address of leader {leader} is not known")));
+        };
+        let Some(permit) = self.permit(&command).await else {
+            return at_once(Outcome::NotExecuted("the node has stopped".to_owned()));
+        };
+        match link.send(&Request::Propose(command)).await {
+            Err(error) => {
+                at_once(Outcome::NotExecuted(format!("leader {leader} cannot be reached: {error}")))
+            }
+            Ok(answer) => Box::pin(async move {
+                let answer = timeout(ANSWER, answer).await;
+                drop(permit);
+                match answer {
+                    Ok(Ok(Ok(Body::Outcome(outcome)))) => outcome,
+                    Ok(Ok(Ok(_))) => {
+                        Outcome::Unknown("the leader's answer is one to another request".to_owned())
+                    }
+                    Ok(Ok(Err(reason))) => Outcome::Unknown(reason),
+                    Ok(Err(_)) => Outcome::Unknown("the connection to the leader was lost".to_owned()),
+                    Err(_) => Outcome::Unknown("the leader does not answer".to_owned()),
+                }
+            }),
+        }
+    }
+
+    /// Proposes a write on this node. One that is not the leader does not execute it.
+    pub(crate) async fn submit_here(&self, command: Command) -> Submitted {
+        if self.leader() != Some(self.identity.id()) {
+            return at_once(Outcome::NotExecuted("the node is not the leader".to_owned()));
+        }
+        if self.is_full.load(Ordering::Relaxed) && !matches!(command, Command::Remove(_)) {
+            return at_once(Outcome::NotExecuted("the store is full".to_owned()));
+        }
+        let Some(permit) = self.permit(&command).await else {
+            return at_once(Outcome::NotExecuted("the node has stopped".to_owned()));
+        };
+        match self.raft.client_write_ff(command).await {
+            Err(error) => at_once(Outcome::Unknown(error.to_string())),
+            Ok(answer) => Box::pin(async move {
+                let answer = timeout(ANSWER, answer).await;
+                drop(permit);
+                match answer {
+                    Ok(Ok(Ok(response))) => Outcome::Answer(response.data),
+                    // Another leader may have the entry, also after this one has removed it from its log.
+                    Ok(Ok(Err(ClientWriteError::ForwardToLeader(_)))) => {
+                        Outcome::Unknown("the leader has changed".to_owned())
+                    }
+                    Ok(Ok(Err(error))) => Outcome::Unknown(error.to_string()),
+                    Ok(Err(_)) => Outcome::Unknown("the node has stopped".to_owned()),
+                    Err(_) => Outcome::Unknown("no majority answers".to_owned()),
+                }
+            }),
+        }
+    }
+
+    /// A share of the memory for writes, for which this waits.
+    async fn permit(&self, command: &Command) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        let len_bytes = match command {
+            Command::Set { key, value, .. } => key.len() + value.len(),
+            Command::SetAll(pairs) => pairs.iter().map(|(key, value)| key.len() + value.len() + 64).sum(),
+            Command::Remove(keys) => keys.iter().map(|key| key.len() + 64).sum(),
+            Command::Add { key, .. } => key.len(),
+            Command::Swap { key, expected, new } => key.len() + expected.len() + new.len(),
+        };
+        let share = u32::try_from((len_bytes + WRITE_BYTES).min(WRITES_BYTES)).unwrap_or(u32::MAX);
+        Arc::clone(&self.writes).acquire_many_owned(share).await.ok()
+    }
+
+    /// Returns when this node's state has all writes that were answered before the call.
+    pub(crate) async fn confirm(&self) -> Result<(), String> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let (sender, confirmed) = oneshot::channel();
+            if self.reads.send(sender).await.is_err() {
+                return Err("the node has stopped".to_owned());
+            }
+            let reason = match confirmed.await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(reason)) => reason,
+                Err(_) => "the node has stopped".to_owned(),
+            };
+            if Instant::now() >= deadline {
+                return Err(reason);
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Confirms all reads that wait with one question to the cluster.
+    async fn confirm_reads(self: Arc<Self>, mut waiting: mpsc::Receiver<Confirmation>) {
+        let mut reads = Vec::new();
+        while waiting.recv_many(&mut reads, READS).await != 0 {
+            let confirmed = match timeout(CONFIRMATION, self.confirm_once()).await {
+                Ok(confirmed) => confirmed,
+                Err(_) => Err("no majority answers".to_owned()),
+            };
+            for read in reads.drain(..) {
+                // A client that waits no more needs no confirmation.
+                drop(read.send(confirmed.clone()));
+            }
+        }
+    }
+
+    async fn confirm_once(&self) -> Result<(), String> {
+        let leader = self.await_leader().await?;
+        if leader == self.identity.id() {
+            return self.read_index().await.map(drop);
+        }
+        let link = self.links.get(&leader).ok_or("the address of the leader is not known")?;
+        let answer = link.call(&Request::ReadIndex).await.map_err(|error: CallError| error.to_string())?;
+        let Body::ReadIndex(index) = answer? else {
+            return Err("the leader's answer is one to another request".to_owned());
+        };
+        let applied = self.raft.wait(Some(CONFIRMATION)).applied_index_at_least(index, "a read").await;
+        applied.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// The entry that the state needs for a read that starts now: the question of another node, or of this one, which is the leader.
+    pub(crate) async fn read_index(&self) -> Result<Option<u64>, String> {
+        match self.raft.ensure_linearizable().await {
+            Ok(id) => Ok(id.map(|id| id.index)),
+            Err(RaftError::APIError(error)) => Err(error.to_string()),
+            Err(RaftError::Fatal(error)) => Err(error.to_string()),
+        }
+    }
+
+    /// Notes whether the store is nearly full: from an eighth of it on only removals are proposed.
+    pub(crate) fn measure(&self) {
+        if let Ok(stats) = self.storage.store().stats() {
+            let is_full = stats.pool_bytes.saturating_sub(stats.used_bytes) < stats.pool_bytes / 8;
+            self.is_full.store(is_full, Ordering::Relaxed);
+        }
+    }
+
+    /// The text of INFO.
+    pub(crate) fn info(&self) -> String {
+        let metrics = self.raft.metrics().borrow().clone();
+        let index = |id: Option<openraft::LogId<u64>>| id.map_or(0, |id| id.index);
+        let role = if metrics.current_leader == Some(metrics.id) { "master" } else { "slave" };
+        let leader = metrics.current_leader.map_or_else(|| "none".to_owned(), |id| id.to_string());
+        let clients = self.clients.load(Ordering::Relaxed);
+        let lines = [
+            "# Server".to_owned(),
+            format!("pm_version:{}", env!("CARGO_PKG_VERSION")),
+            "# Clients".to_owned(),
+            format!("connected_clients:{clients}"),
+            "# Replication".to_owned(),
+            format!("role:{role}"),
+            format!("node_id:{}", metrics.id),
+            format!("leader_id:{leader}"),
+            format!("term:{}", metrics.current_term),
+            format!("last_log_index:{}", metrics.last_log_index.unwrap_or(0)),
+            format!("applied_index:{}", index(metrics.last_applied)),
+            format!("purged_index:{}", index(metrics.purged)),
+            format!("store_full:{}", u8::from(self.is_full.load(Ordering::Relaxed))),
+        ];
+        lines.map(|line| line + "\r\n").concat()
+    }
+}

@@ -1,0 +1,168 @@
+//! The identity of a node and its file. What the nodes remember of each other: an id is never used by a second file.
+
+use super::wire::{Hello, Introduction, VERSION, Welcome};
+use crate::error::ServeError;
+use crate::program::Map;
+use pm_openraft::{Storage, StorageError};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Notes of the store: the owner of the file, and the number of opens.
+const OWNER: &str = "owner";
+const OPENS: &str = "opens";
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    cluster: String,
+    id: u64,
+}
+
+/// The identity of a node.
+pub(crate) struct Identity {
+    storage: Arc<Storage<Map>>,
+    cluster: String,
+    own: Introduction,
+    password: Option<Vec<u8>>,
+    /// One check at a time.
+    checks: Mutex<()>,
+}
+
+fn note<T: for<'d> Deserialize<'d>>(storage: &Storage<Map>, name: &str) -> Result<Option<T>, StorageError> {
+    let Some(bytes) = storage.note(name)? else { return Ok(None) };
+    let decoded = postcard::from_bytes(&bytes);
+    decoded.map(Some).map_err(|error| StorageError::Decode { what: "note", error })
+}
+
+fn set_note(storage: &Storage<Map>, name: &str, value: &impl Serialize) -> Result<(), StorageError> {
+    let bytes = postcard::to_stdvec(value).map_err(|error| StorageError::Encode { what: "note", error })?;
+    storage.set_note(name, &bytes)
+}
+
+impl Identity {
+    /// Notes that the file is open once more, and on the first open which node it belongs to.
+    pub(crate) fn open(
+        path: &Path,
+        storage: Arc<Storage<Map>>,
+        cluster: &str,
+        id: u64,
+        password: Option<Vec<u8>>,
+    ) -> Result<Self, ServeError> {
+        let failed = |error| ServeError::Storage { path: path.to_path_buf(), error };
+        let owner = Owner { cluster: cluster.to_owned(), id };
+        match note::<Owner>(&storage, OWNER).map_err(failed)? {
+            None => set_note(&storage, OWNER, &owner).map_err(failed)?,
+            Some(found) if found == owner => {}
+            Some(found) => {
+                return Err(ServeError::OtherNode {
+                    path: path.to_path_buf(),
+                    found_id: found.id,
+                    found_cluster: found.cluster,
+                    id,
+                    cluster: owner.cluster,
+                });
+            }
+        }
+        let opens = note::<u64>(&storage, OPENS).map_err(failed)?.unwrap_or(0) + 1;
+        set_note(&storage, OPENS, &opens).map_err(failed)?;
+        let mut nonce = [0; 8];
+        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
+            .map_err(std::io::Error::from)?;
+        let file = *storage.store().heap().pool().uuid().as_bytes();
+        let own = Introduction { id, file, opens, nonce: u64::from_le_bytes(nonce) };
+        Ok(Self { storage, cluster: owner.cluster, own, password, checks: Mutex::new(()) })
+    }
+
+    pub(crate) const fn id(&self) -> u64 {
+        self.own.id
+    }
+
+    /// Whether a client has the password.
+    pub(crate) fn is_password(&self, given: &[u8]) -> bool {
+        self.password.as_deref().is_some_and(|password| is_equal(password, given))
+    }
+
+    pub(crate) const fn needs_password(&self) -> bool {
+        self.password.is_some()
+    }
+
+    /// The first message to a node.
+    pub(crate) fn hello(&self, to: u64) -> Hello {
+        Hello {
+            version: VERSION,
+            cluster: self.cluster.clone(),
+            from: self.own.clone(),
+            to,
+            password: self.password.clone(),
+        }
+    }
+
+    /// The answer to the first message of a node.
+    pub(crate) fn welcome(&self, hello: &Hello) -> Welcome {
+        let refusal = match hello {
+            Hello { version, .. } if *version != VERSION => Some(format!(
+                "this node speaks version {VERSION} of the protocol, and the other one {version}"
+            )),
+            Hello { cluster, .. } if *cluster != self.cluster => {
+                Some(format!("this node is of cluster {:?}, and the other one of {cluster:?}", self.cluster))
+            }
+            Hello { to, .. } if *to != self.own.id => Some(format!(
+                "this is node {}, and not {to}: check the addresses of the cluster",
+                self.own.id
+            )),
+            Hello { password, .. }
+                if self.needs_password()
+                    && !password.as_deref().is_some_and(|given| self.is_password(given)) =>
+            {
+                Some("the password is wrong".to_owned())
+            }
+            Hello { from, .. } => self.check(from).err(),
+        };
+        refusal.map_or_else(|| Welcome::Accepted(self.own.clone()), Welcome::Refused)
+    }
+
+    /// Compares a node with what is remembered of it, and remembers it.
+    ///
+    /// # Durability
+    /// What is remembered is durable when this returns.
+    pub(crate) fn check(&self, other: &Introduction) -> Result<(), String> {
+        let _check = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = other.id;
+        if id == self.own.id {
+            return Err(format!(
+                "two nodes have the id {id}: start one of them with another id and a new file"
+            ));
+        }
+        let name = format!("peer {id}");
+        let known: Option<Introduction> = note(&self.storage, &name).map_err(|error| error.to_string())?;
+        if let Some(known) = known {
+            let advice =
+                "an id is never used twice: remove the node from the cluster, and add it with a new id";
+            if known.file != other.file {
+                return Err(format!("node {id} had another file: {advice}"));
+            }
+            if other.opens < known.opens {
+                return Err(format!(
+                    "the file of node {id} was opened {} times, and before {} times: it is an old copy; {advice}",
+                    other.opens, known.opens
+                ));
+            }
+            if other.opens == known.opens && other.nonce != known.nonce {
+                return Err(format!("the file of node {id} is open as two copies; {advice}"));
+            }
+            if known == *other {
+                return Ok(());
+            }
+        }
+        set_note(&self.storage, &name, other).map_err(|error| error.to_string())
+    }
+}
+
+/// Compares in a time that depends on the length of the given bytes only.
+fn is_equal(password: &[u8], given: &[u8]) -> bool {
+    let mut difference = u8::from(password.len() != given.len());
+    for (place, byte) in given.iter().enumerate() {
+        difference |= byte ^ password.get(place).copied().unwrap_or(0);
+    }
+    difference == 0
+}

@@ -1,0 +1,9 @@
+//! The protocol of Redis clients: requests, commands and replies.
+
+mod command;
+mod reply;
+mod request;
+
+pub(crate) use command::{Action, Read, parse};
+pub(crate) use reply::Reply;
+pub(crate) use request::Requests;

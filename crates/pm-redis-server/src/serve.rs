@@ -1,0 +1,151 @@
+//! Starts a node, and serves it until it is stopped.
+
+use crate::error::ServeError;
+use crate::node::{self, Limits, Member};
+use crate::peer::{Identity, Network};
+use crate::program::Map;
+use openraft::error::{InitializeError, RaftError};
+use openraft::{BasicNode, Config, Raft, SnapshotPolicy};
+use pm_btree::{Store, StoreOptions};
+use pm_openraft::Storage;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, lookup_host};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The time between two heartbeats of the leader, in milliseconds.
+const HEARTBEAT_MS: u64 = 200;
+
+/// The time without a leader after which the first node stands for election, and that by which each further one waits longer, in milliseconds. openraft
+/// draws a timeout once a process, so that two nodes with equal ones could tie for ever.
+const ELECTION_MS: u64 = 900;
+const RANK_MS: u64 = 200;
+
+/// How often the space of the store is measured.
+const MEASURE: Duration = Duration::from_millis(200);
+
+/// A node and its cluster.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// The file with the store.
+    pub path: PathBuf,
+    /// The id of this node.
+    pub id: u64,
+    /// The addresses of the nodes by their ids.
+    pub cluster: BTreeMap<u64, String>,
+    /// The name of the cluster.
+    pub name: String,
+    /// The password of clients and nodes.
+    pub password: Option<Vec<u8>>,
+    /// The number of clients.
+    pub clients: usize,
+    /// The entries of the log that are kept for nodes that lag behind. A node that lags further receives the whole state.
+    pub log_entries: u64,
+}
+
+/// Serves a node until SIGINT or SIGTERM. `ready` is called when it accepts connections.
+///
+/// # Errors
+/// When the node cannot start. When it stops by itself: the store is full, or a fence fails.
+///
+/// # Durability
+/// A write is durable on a majority of the nodes when its client has the answer.
+pub fn serve(options: &ServeOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run(options, ready))
+}
+
+async fn run(options: &ServeOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
+    let ServeOptions { path, id, cluster, name, password, clients, log_entries } = options;
+    let known = || cluster.keys().copied().collect();
+    let address = cluster.get(id).ok_or_else(|| ServeError::NoAddress { id: *id, known: known() })?;
+    let listener = listen(address, password.is_some()).await?;
+    let failed = |error| ServeError::Storage { path: path.clone(), error };
+    let store = Store::open(path, &StoreOptions::new())
+        .map_err(|error| ServeError::Open { path: path.clone(), error: Box::new(error) })?;
+    let storage = Arc::new(Storage::<Map>::open(store).map_err(failed)?);
+    let identity = Arc::new(Identity::open(path, Arc::clone(&storage), name, *id, password.clone())?);
+    let rank = cluster.keys().take_while(|other| *other < id).map(|_| 1).sum::<u64>();
+    let config = Arc::new(
+        config(name, rank, *log_entries).validate().map_err(|error| ServeError::Config(Box::new(error)))?,
+    );
+    let network = Network::new(Arc::clone(&identity));
+    let raft = Raft::new(*id, config, network, storage.log(), storage.state_machine())
+        .await
+        .map_err(|error| ServeError::Stopped(error.to_string()))?;
+    let members: BTreeMap<u64, BasicNode> =
+        cluster.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
+    match raft.initialize(members).await {
+        // All nodes propose the same members, and one that has any keeps them.
+        Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
+        Err(error) => return Err(ServeError::Stopped(error.to_string())),
+    }
+    let member = Member::start(raft.clone(), storage, identity, cluster, Limits { clients: *clients });
+    let measured = Arc::clone(&member);
+    tokio::spawn(async move {
+        loop {
+            let member = Arc::clone(&measured);
+            // The first measurement visits all leaves of the store.
+            if tokio::task::spawn_blocking(move || member.measure()).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(MEASURE).await;
+        }
+    });
+    let (mut terminated, mut interrupted) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    ready();
+    let stopped = stopped(&raft);
+    tokio::select! {
+        () = node::serve(member, listener) => Ok(()),
+        _ = terminated.recv() => shut_down(&raft).await,
+        _ = interrupted.recv() => shut_down(&raft).await,
+        reason = stopped => Err(ServeError::Stopped(reason)),
+    }
+}
+
+async fn shut_down(raft: &Raft<Map>) -> Result<(), ServeError> {
+    raft.shutdown().await.map_err(|error| ServeError::Stopped(error.to_string()))
+}
+
+/// Waits until the node stops by itself, and returns why.
+async fn stopped(raft: &Raft<Map>) -> String {
+    let mut metrics = raft.metrics();
+    loop {
+        if let Err(fatal) = &metrics.borrow_and_update().running_state {
+            return fatal.to_string();
+        }
+        if metrics.changed().await.is_err() {
+            return "its task has ended".to_owned();
+        }
+    }
+}
+
+async fn listen(address: &str, has_password: bool) -> Result<TcpListener, ServeError> {
+    let failed = |error| ServeError::Listen { address: address.to_owned(), error };
+    let found: Vec<_> = lookup_host(address).await.map_err(failed)?.collect();
+    if let Some(open) = found.iter().find(|address| !address.ip().is_loopback())
+        && !has_password
+    {
+        return Err(ServeError::NoPassword { address: *open });
+    }
+    TcpListener::bind(found.as_slice()).await.map_err(failed)
+}
+
+fn config(name: &str, rank: u64, log_entries: u64) -> Config {
+    let election_timeout_min = ELECTION_MS + rank * RANK_MS;
+    Config {
+        cluster_name: name.to_owned(),
+        heartbeat_interval: HEARTBEAT_MS,
+        election_timeout_min,
+        election_timeout_max: election_timeout_min + RANK_MS / 2,
+        install_snapshot_timeout: 60_000,
+        max_payload_entries: 1000,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(log_entries.max(1)),
+        max_in_snapshot_log_to_keep: log_entries,
+        purge_batch_size: 1000,
+        ..Config::default()
+    }
+}
