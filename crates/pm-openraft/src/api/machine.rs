@@ -28,7 +28,8 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> fmt::Debug for StateMachine<C,
 }
 
 impl<C: Program, P: Pmem + Send + Sync + 'static> StateMachine<C, P> {
-    pub(super) const fn new(core: Arc<Core<C, P>>, writer: Arc<Writer<C, P>>) -> Self {
+    pub(super) fn new(core: Arc<Core<C, P>>, writer: Arc<Writer<C, P>>) -> Self {
+        core.pending().machine_starts();
         Self { core, _writer: writer }
     }
 
@@ -45,6 +46,13 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> StateMachine<C, P> {
         self.core.switch(set, applied, done);
         wait(written).await?;
         self.core.state().clear_spare()
+    }
+}
+
+/// openraft's worker ends with its state machine: what was received is not installed then.
+impl<C: Program, P: Pmem + Send + Sync + 'static> Drop for StateMachine<C, P> {
+    fn drop(&mut self) {
+        self.core.pending().machine_ends();
     }
 }
 
@@ -101,6 +109,7 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> RaftStateMachine<C> for StateM
 
     async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotData>, RaftError<u64>> {
         let data = self.core.state().receive();
+        self.core.pending().start();
         data.map(Box::new).map_err(|error| error.of(ErrorSubject::Snapshot(None), ErrorVerb::Write))
     }
 
@@ -109,7 +118,12 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> RaftStateMachine<C> for StateM
         meta: &SnapshotMeta<u64, BasicNode>,
         snapshot: Box<SnapshotData>,
     ) -> Result<(), RaftError<u64>> {
+        // One that was not received by `begin_receiving_snapshot`, too.
+        self.core.pending().start();
         let installed = self.install(meta, *snapshot).await;
+        if let Err(error) = &installed {
+            self.core.pending().fail(error);
+        }
         installed.map_err(|error| error.of(ErrorSubject::Snapshot(Some(meta.signature())), ErrorVerb::Write))
     }
 

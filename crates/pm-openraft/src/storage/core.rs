@@ -1,5 +1,6 @@
 //! The log and the state of one store, without threads: writes wait until `drain` commits them.
 
+use super::pending::PendingPurges;
 use super::queue::{Done, Queue, Request, Write};
 use super::state::State;
 use super::tables::{Applied, Tables};
@@ -20,6 +21,7 @@ pub(crate) struct Core<C: Program, P: Pmem> {
     log: Mutex<LogMemory>,
     queue: Queue,
     state: State<P>,
+    pending: PendingPurges,
     /// Why no more is written.
     failed: Mutex<Option<StorageError>>,
     program: PhantomData<fn() -> C>,
@@ -61,6 +63,7 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
             log: Mutex::new(log),
             queue: Queue::default(),
             state,
+            pending: PendingPurges::default(),
             failed: Mutex::default(),
             program: PhantomData,
         })
@@ -68,6 +71,10 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
 
     pub(crate) const fn state(&self) -> &State<P> {
         &self.state
+    }
+
+    pub(crate) const fn pending(&self) -> &PendingPurges {
+        &self.pending
     }
 
     pub(crate) const fn queue(&self) -> &Queue {
@@ -213,8 +220,15 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
         Ok(())
     }
 
-    /// Removes the entries up to an id.
+    /// Removes the entries up to an id: after the switch to the snapshot that includes them, if one is received.
     pub(crate) fn purge(&self, id: LogId<u64>, done: Done) {
+        let is_applied = || self.state.applied().log_id.is_some_and(|applied| id.index <= applied.index);
+        if let Err(done) = self.pending.keep(id, done, is_applied) {
+            self.purge_now(id, done);
+        }
+    }
+
+    fn purge_now(&self, id: LogId<u64>, done: Done) {
         let mut log = self.lock_log();
         log.purge(id);
         // At least what was purged before.
@@ -241,6 +255,19 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
         }
     }
 
+    /// Takes no more writes. Those that wait fail.
+    pub(crate) fn close(&self) {
+        self.queue.close();
+        loop {
+            let requests = self.queue.take();
+            if requests.is_empty() {
+                break;
+            }
+            requests.into_iter().for_each(|request| (request.done)(Err(StorageError::Closed)));
+        }
+        self.pending.fail(&StorageError::Closed);
+    }
+
     /// Commits what waits, in one batch, and calls `done` of each request. Returns whether there was any.
     ///
     /// # Durability
@@ -260,6 +287,15 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
             failed.get_or_insert_with(|| error.clone());
         }
         drop(failed);
+        let is_switched = matches!(requests[..], [Request { write: Write::Switch { .. }, .. }]);
+        match &result {
+            Ok(()) if is_switched => {
+                self.pending.end().into_iter().for_each(|(id, done)| self.purge(id, done));
+            }
+            Ok(()) => {}
+            // Nothing is written any more, so that no switch comes.
+            Err(error) => self.pending.fail(error),
+        }
         for request in requests {
             (request.done)(result.clone());
         }

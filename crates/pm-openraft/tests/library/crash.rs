@@ -1,16 +1,19 @@
 //! Crashes of each call of openraft: it has changed everything or nothing, and everything if it has returned.
 
 use crate::program::{
-    Bytes, Command, TestStorage, append, contents, entry, id, log_entries, new_store, options, run,
+    Bytes, Command, TestMachine, TestStorage, append, contents, entry, id, log_entries, new_store, options,
+    run,
 };
 use openraft::storage::{RaftLogStorage as _, RaftStateMachine as _};
 use openraft::{BasicNode, Entry, EntryPayload, Membership, SnapshotMeta, StoredMembership, Vote};
 use pm_btree::{OpenError, Store};
 use pm_crashsim::{Explorer, Model, Oracle, Sequences, SimPmem, Subject};
-use pm_openraft::{Applied, StorageError};
+use pm_openraft::{Applied, SnapshotData, StorageError};
 use pm_testkit::any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 const REGION_BYTES: u64 = 256 << 10;
 
@@ -31,10 +34,12 @@ enum Op {
     Apply(u64),
     /// Installs a snapshot up to an index, with so many keys.
     Install(u64, u8),
+    /// The same as openraft does it: it purges the log while its worker still installs.
+    InstallAndPurge(u64, u8),
     /// Opens the storage again.
     Reopen,
 }
-use Op::{Append, Apply, Install, Purge, Reopen, Together, Truncate, Vote as Elect};
+use Op::{Append, Apply, Install, InstallAndPurge, Purge, Reopen, Together, Truncate, Vote as Elect};
 
 /// Everything that openraft reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -160,18 +165,37 @@ fn apply(storage: &TestStorage, state: &State, op: Op) -> Result<(), Failure> {
             run(storage, machine.apply((from..from + count).map(entries_at)))?;
         }
         Install(index, count) => {
-            run(storage, async {
-                let mut data = machine.begin_receiving_snapshot().await?;
-                for part in snapshot_entries(count).chunks(3) {
-                    data.add(part)?;
-                }
-                machine.install_snapshot(&snapshot_meta(index), data).await?;
-                Ok::<(), Failure>(())
-            })?;
+            let data = receive(storage, &mut machine, count)?;
+            run(storage, machine.install_snapshot(&snapshot_meta(index), data))?;
+        }
+        InstallAndPurge(index, count) => {
+            let data = receive(storage, &mut machine, count)?;
+            // The purge is asked for before the worker has begun.
+            let mut purge = pin!(log.purge(id(1, index)));
+            let early = purge.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            while storage.drain() {}
+            run(storage, machine.install_snapshot(&snapshot_meta(index), data))?;
+            match early {
+                Poll::Ready(purged) => purged?,
+                Poll::Pending => run(storage, purge)?,
+            }
         }
         Reopen => unreachable!("needs the region"),
     }
     Ok(())
+}
+
+/// Receives a snapshot.
+fn receive(
+    storage: &TestStorage,
+    machine: &mut TestMachine,
+    count: u8,
+) -> Result<Box<SnapshotData>, Failure> {
+    let mut data = run(storage, machine.begin_receiving_snapshot())?;
+    for part in snapshot_entries(count).chunks(3) {
+        data.add(part)?;
+    }
+    Ok(data)
 }
 
 /// Polls three futures until all are ready.
@@ -304,7 +328,7 @@ impl Oracle for Small {
                 let from = state.next_applied();
                 (from..from + count).for_each(|index| state.apply(index));
             }
-            Install(index, count) => {
+            Install(index, count) | InstallAndPurge(index, count) => {
                 self.expect(state, &Purge(index));
                 state.applied = Some(index);
                 state.membership = Some(index);
@@ -325,7 +349,7 @@ fn explore(subject: Small, explorer: Explorer, ops: &[Op]) {
 
 const START: Small = Small { entries: 5, applied: 3 };
 
-const CALLS: [Op; 9] = [
+const CALLS: [Op; 11] = [
     Append(1),
     Append(4),
     Elect(3),
@@ -335,6 +359,8 @@ const CALLS: [Op; 9] = [
     Apply(2),
     Install(3, 4),
     Install(9, 8),
+    InstallAndPurge(4, 3),
+    InstallAndPurge(9, 4),
 ];
 
 #[test]
