@@ -12,11 +12,17 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use pm_core::{GrowError, Pmem, Pool, PoolError};
 use std::sync::{Mutex, PoisonError};
 
+/// Why no heap of this layout can grow to `max_bytes`.
+pub(crate) fn refusal(layout: &Layout, max_bytes: u64) -> Option<&'static str> {
+    let chunks = Growth::new(max_bytes, 0).chunk_count_max(layout);
+    (chunks >= 1 << 32).then_some("a pool of the greatest length has too many chunks")
+}
+
 /// A growth adds at most so much, so that it does not take long.
 const STEP_BYTES_MAX: u64 = 256 << 20;
 
 /// The lengths of pools are multiples of this, which is also the length of the backup of the header at a pool's end.
-const POOL_UNIT_BYTES: u64 = 4096;
+pub(crate) const POOL_UNIT_BYTES: u64 = 4096;
 
 /// How far a heap has grown, and how far it may grow.
 #[derive(Debug)]
@@ -116,7 +122,7 @@ impl Growth {
         log.check_not_poisoned()?;
         let present = pool.pool_bytes();
         let end = |chunks: u64| layout.chunk_offset(chunks) + POOL_UNIT_BYTES;
-        let least = end((chunk_count + needed).min(most)).clamp(present, self.max_bytes);
+        let mut least = end((chunk_count + needed).min(most)).clamp(present, self.max_bytes);
         let doubled = present.saturating_add(present.min(STEP_BYTES_MAX));
         let mut wanted = doubled.max(least).min(self.max_bytes);
         while let Err(error) = pool.grow_in_place(wanted) {
@@ -124,8 +130,13 @@ impl Growth {
                 PoolError::Fence(error) | PoolError::Grow(GrowError::Fence(error)) => {
                     return Err(log.poison(error.into()));
                 }
-                // A growth that failed before has left the file longer, and the pool has that length now.
-                PoolError::Grow(GrowError::Shrink { .. }) => break,
+                // A growth that has failed has left the file longer: it gets no shorter, so at least that length is taken.
+                PoolError::Grow(GrowError::Shrink { len_bytes, .. })
+                    if (wanted + 1..=self.max_bytes).contains(&len_bytes) =>
+                {
+                    least = len_bytes.next_multiple_of(POOL_UNIT_BYTES).min(self.max_bytes);
+                    wanted = least;
+                }
                 // With less there may be space.
                 PoolError::Grow(GrowError::NoSpace { .. } | GrowError::Other(_)) if wanted > least => {
                     wanted = least + (wanted - least) / 4 / POOL_UNIT_BYTES * POOL_UNIT_BYTES;

@@ -96,3 +96,40 @@ fn handles_of_a_child_do_not_close_the_store() {
         store.close().unwrap();
     }
 }
+
+/// Every kind of change is an error in a child: none looks at the pool first, which is not in the child's memory.
+#[test]
+fn each_kind_of_change_is_refused_in_a_child() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.pm");
+    let store = Store::create(&path, 1 << 20, &StoreOptions::new().group_commits(4)).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    for key in 0..50 {
+        table.insert(key, key).unwrap();
+    }
+    let inherited = |error: WriteError| matches!(error, WriteError::Fence(FenceError::Inherited));
+    let (store, table) = (&store, &table);
+    let changes: [(&str, &dyn Fn() -> bool); 12] = [
+        ("replace", &|| inherited(table.replace(1, 2).map(drop).unwrap_err())),
+        ("take", &|| inherited(table.take(1).map(drop).unwrap_err())),
+        ("update", &|| inherited(table.update(1, |_| None).map(drop).unwrap_err())),
+        ("compare_and_swap", &|| {
+            inherited(table.compare_and_swap(1, Some(1), Some(2)).map(drop).unwrap_err())
+        }),
+        ("pop_last", &|| inherited(table.pop_last().map(drop).unwrap_err())),
+        ("retain", &|| inherited(table.retain(|_, _| false).unwrap_err())),
+        ("remove_range", &|| inherited(table.remove_range(1..3).unwrap_err())),
+        ("extend_sorted", &|| table.extend_sorted([(100, 1)]).is_err()),
+        ("table", &|| store.table::<u64, u64>("new").is_err()),
+        ("sync_older", &|| inherited(store.sync_older(std::time::Duration::ZERO).map(drop).unwrap_err())),
+        ("batch", &|| {
+            let mut batch = store.batch();
+            batch.remove(table, 1).unwrap();
+            inherited(batch.commit().unwrap_err())
+        }),
+        ("remove_grouped", &|| inherited(table.remove_grouped(1).unwrap_err())),
+    ];
+    let not_refused: Vec<&str> =
+        changes.iter().filter(|(_, change)| !in_child(change)).map(|(name, _)| *name).collect();
+    assert!(not_refused.is_empty(), "{not_refused:?}");
+}

@@ -45,19 +45,19 @@ pub struct ServeOptions {
     pub log_entries: u64,
 }
 
-/// Serves a node until SIGINT or SIGTERM. `ready` is called when it accepts connections.
+/// Serves a node until SIGINT or SIGTERM. `ready` is called with its address when it accepts connections.
 ///
 /// # Errors
 /// When the node cannot start. When it stops by itself: the store is full, or a fence fails.
 ///
 /// # Durability
 /// A write is durable on a majority of the nodes when its client has the answer.
-pub fn serve(options: &ServeOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
+pub fn serve(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(run(options, ready))
 }
 
-async fn run(options: &ServeOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
+async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), ServeError> {
     let ServeOptions { path, id, cluster, name, password, clients, log_entries } = options;
     let known = || cluster.keys().copied().collect();
     let address = cluster.get(id).ok_or_else(|| ServeError::NoAddress { id: *id, known: known() })?;
@@ -96,7 +96,7 @@ async fn run(options: &ServeOptions, ready: impl FnOnce()) -> Result<(), ServeEr
     });
     let (mut terminated, mut interrupted) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    ready();
+    ready(address);
     let stopped = stopped(&raft);
     tokio::select! {
         () = node::serve(member, listener) => Ok(()),

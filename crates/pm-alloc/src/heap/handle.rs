@@ -6,7 +6,7 @@ use super::options::HeapOptions;
 use super::pool::HeapPool;
 use super::report::OpenReport;
 use crate::format::{BlockState, FIXED_LENGTH, ROOT};
-use crate::growth::{Growth, store_chunk_count};
+use crate::growth::{self, Growth, POOL_UNIT_BYTES, store_chunk_count};
 use crate::layout::{Layout, plan};
 use crate::log::{self, CommitError, Log, OnCorruption, PoisoningPmem, Recovery, Replayed};
 use crate::parts::HeapParts;
@@ -148,7 +148,7 @@ impl<P: Pmem> Heap<P> {
 
     /// Opens the heap in a pool. Data that recovery or a later operation relies on is made durable first, because a killed process may have left it
     /// visible but not durable.
-    fn from_pool(pool: Pool<P>, options: &HeapOptions, is_new: bool) -> Result<Self, HeapError> {
+    fn from_pool(mut pool: Pool<P>, options: &HeapOptions, is_new: bool) -> Result<Self, HeapError> {
         let found = LoadedHeader::find(&pool)?;
         let layout = Layout::of(&found.header);
         let (log, recovery) = recover(&pool, &layout, options.on_corruption)?;
@@ -162,16 +162,23 @@ impl<P: Pmem> Heap<P> {
             // This call's fence makes a restored header durable, too.
             chunks.restore(pool.pmem(), &layout)?;
         }
+        let has_fixed_length = found.header.features_incompat & FIXED_LENGTH != 0;
+        // A growth that was interrupted has left the region longer.
+        let region_bytes = pool.pmem().len_bytes();
+        if !has_fixed_length
+            && region_bytes > pool.pool_bytes()
+            && region_bytes.is_multiple_of(POOL_UNIT_BYTES)
+        {
+            pool.extend()?;
+        }
         let chunk_count = chunks.count.min(layout.chunks_before(pool.data().end));
         let in_place_from_bytes = options.in_place_from_bytes;
-        let has_fixed_length = found.header.features_incompat & FIXED_LENGTH != 0;
         let max_bytes = if has_fixed_length { 0 } else { options.max_bytes };
-        let growth = Growth::new(max_bytes, layout.chunk_offset(chunk_count));
-        let chunk_count_max = growth.chunk_count_max(&layout);
-        if chunk_count_max >= 1 << 32 {
-            let reason = "a pool of the greatest length has too many chunks";
+        if let Some(reason) = growth::refusal(&layout, max_bytes) {
             return Err(HeapError::Layout { data_bytes: max_bytes, reason });
         }
+        let growth = Growth::new(max_bytes, layout.chunk_offset(chunk_count));
+        let chunk_count_max = growth.chunk_count_max(&layout);
         let options =
             SpaceOptions { quarantine: options.quarantine, arena_count: None, chunk_count_max, is_new };
         let space = Space::open(layout, chunk_count, options);
@@ -555,6 +562,11 @@ fn format<P: Pmem>(pool: &Pool<P>, options: &HeapOptions) -> Result<(), HeapErro
     if !(1..=most).contains(&chunks) {
         let reason = "the pool has no room for so many chunks, or there are none";
         return Err(HeapError::Layout { data_bytes: data.end - data.start, reason });
+    }
+    if let Some(reason) = growth::refusal(&layout, options.max_bytes)
+        && options.chunk_count.is_none()
+    {
+        return Err(HeapError::Layout { data_bytes: options.max_bytes, reason });
     }
     let features = if options.chunk_count.is_some() { FIXED_LENGTH } else { 0 };
     log::format(pmem, &layout);

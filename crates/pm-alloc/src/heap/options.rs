@@ -47,10 +47,11 @@ impl HeapOptions {
     }
 
     /// Opens the heap as [scratch](RegionOptions::scratch), in pages of this process: the file is opened for reading only, and recovery and transactions
-    /// leave it unchanged. Keeps the page cache as it is.
+    /// leave it unchanged. Keeps the page cache as it is. The heap [does not grow](Self::max_bytes).
     #[must_use]
     pub fn scratch(mut self) -> Self {
         self.region = self.region.scratch().keep_pages(true);
+        self.max_bytes = 0;
         self
     }
 

@@ -38,11 +38,12 @@ pub(super) fn reserve<P: Pmem>(
     let count = huge_lines(&table.layout, lines).saturating_add(1).div_ceil(in_chunk);
     let longest = u64::from(BLOCK_LINES_MAX).min(table.chunk_count() * in_chunk - 1);
     let whole = count.saturating_mul(in_chunk) - 1;
-    if whole > longest {
-        return Err(SpaceError::TooLong { lines, max_lines: longest });
-    }
+    // However long the heap gets.
     if align_bytes > LINE_BYTES {
         return Err(SpaceError::Alignment { lines, align_bytes });
+    }
+    if whole > longest {
+        return Err(SpaceError::TooLong { lines, max_lines: longest });
     }
     // Looked at before the search and after it: the search misses what is returned behind it.
     let mut held = false;

@@ -361,6 +361,7 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
         key: K::View<'_>,
         mut change: impl FnMut(Option<V::View<'_>>) -> Option<Encoded<V>>,
     ) -> Result<Option<Guard<V>>, WriteError> {
+        self.shared.check_own()?;
         let mut buffer = Vec::new();
         let encoded = self.encode(key, &mut buffer)?;
         let mut found = self.get(key)?;
@@ -424,6 +425,7 @@ impl<K: Key, V: Value, P: Pmem> Table<K, V, P> {
     /// # Durability
     /// Each [removal](Self::remove) is durable by itself, at one line and one fence; a crash leaves the last ones undone.
     pub fn retain(&self, mut keep: impl FnMut(K::View<'_>, V::View<'_>) -> bool) -> Result<u64, WriteError> {
+        self.shared.check_own()?;
         let mut removed = 0;
         for entry in self.range(..) {
             let (key, value) = entry?;

@@ -193,6 +193,9 @@ impl StoreOptions {
         self.extent_bytes
             .is_some_and(|bytes| !is_length(bytes))
             .then_some("the length of an extent is a power of two, 4 KiB to 1 MiB")
-            .or_else(|| Space::refusal(pool_bytes, self.extent_length(pool_bytes) - 128))
+            .or_else(|| {
+                let most_bytes = self.max_bytes.unwrap_or(0).max(pool_bytes);
+                Space::refusal(most_bytes, self.extent_length(pool_bytes) - 128)
+            })
     }
 }

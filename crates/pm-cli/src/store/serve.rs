@@ -25,9 +25,8 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
         clients: args.clients,
         log_entries: args.log_entries,
     };
-    let address = options.cluster.get(&args.id).cloned().unwrap_or_default();
     let (path, id) = (args.file.display(), args.id);
-    let ready = || {
+    let ready = |address: &str| {
         if json {
             say(json!({ "path": args.file.to_string_lossy(), "id": id, "address": address }));
         } else {

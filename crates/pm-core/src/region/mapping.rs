@@ -194,14 +194,19 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Whether the reserved addresses have room for `len` bytes, and the new part would start with a page.
+    pub(super) fn can_extend(&self, len: usize) -> bool {
+        len <= self.reserved() && self.len().is_multiple_of(rustix::param::page_size())
+    }
+
     /// Extends the mapping in place to the first `len` bytes of `file`, the file of this mapping, which is that long. Bytes that were mapped before keep
     /// their addresses, and may be accessed meanwhile. Only one thread at a time may extend a mapping.
     ///
     /// # Errors
-    /// When `len` exceeds the reserved addresses, or a system call fails. If that is the one that maps, the reserved addresses are given up.
+    /// When the mapping [cannot](Self::can_extend) be extended, or a system call fails. If that is the one that maps, the reserved addresses are given up.
     pub(super) fn extend(&self, file: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {
         let old = self.len();
-        if len > self.reserved() || !old.is_multiple_of(rustix::param::page_size()) {
+        if !self.can_extend(len) {
             return Err(Errno::NOMEM);
         }
         let prot = if self.writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };

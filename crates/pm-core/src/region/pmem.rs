@@ -208,7 +208,7 @@ impl Region {
         if len_bytes == old_bytes {
             return Ok(());
         }
-        if len <= self.mapping.reserved() {
+        if self.mapping.can_extend(len) {
             return self.grow_within_reserve(len_bytes);
         }
         let path = &self.path;
@@ -233,7 +233,7 @@ impl Region {
         if len_bytes == old_bytes {
             return Ok(());
         }
-        if len > self.mapping.reserved() {
+        if !self.mapping.can_extend(len) {
             return Err(OpenError::FixedSize { path: path.clone() });
         }
         let file = self.file.locked_fd(path)?.as_fd();

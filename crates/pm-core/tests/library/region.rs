@@ -618,3 +618,16 @@ fn region_that_cannot_grow_in_place_is_unchanged() {
     region.grow_in_place(2 * MIB).unwrap();
     region.store_u64(2 * MIB - 8, 1);
 }
+
+/// A region that ends inside a page grows in place, or is unchanged, and so is its file.
+#[test]
+fn region_of_any_length_with_reserve_grows_or_is_unchanged() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("x.pm");
+    std::fs::write(&path, vec![7; 4096 + 100]).unwrap();
+    let region = RegionOptions::new().any_length(true).reserve(1 << 20).open(&path).unwrap();
+    let grown = region.grow_in_place(1 << 16);
+    let found = (region.len_bytes(), std::fs::metadata(&path).unwrap().len());
+    let expected = if grown.is_ok() { 1 << 16 } else { 4096 + 100 };
+    assert_eq!(found, (expected, expected), "{grown:?}");
+}

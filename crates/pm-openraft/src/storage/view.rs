@@ -104,7 +104,10 @@ impl<P: Pmem + Send + Sync> Source for View<P> {
                 kept.was_read = true;
                 std::mem::take(&mut kept.old)
             } else {
-                let last = entries.last_key_value().map(|(key, _)| key.clone()).unwrap_or_default();
+                let last = entries
+                    .last_key_value()
+                    .map(|(key, _)| key.clone())
+                    .expect("a part before the end has entries");
                 let mut later = kept.old.split_off(&last);
                 let of_last = later.remove_entry(&last);
                 let mut old = std::mem::replace(&mut kept.old, later);

@@ -23,6 +23,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// How long one confirmation of reads takes at most.
 const CONFIRMATION: Duration = Duration::from_secs(1);
 
+/// The time between two looks at the connection to a node.
+const MEETINGS: Duration = Duration::from_millis(200);
+
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -92,7 +95,19 @@ impl Member {
             is_full: AtomicBool::new(false),
         });
         tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
+        for id in member.links.keys().copied() {
+            tokio::spawn(Arc::clone(&member).meet(id));
+        }
         member
+    }
+
+    /// Meets a node again and again. Followers have nothing to say to each other, but one that has never met a node's file would vote with an old copy of it.
+    async fn meet(self: Arc<Self>, id: u64) {
+        loop {
+            // A refusal was printed, and a node that is away comes back.
+            drop(self.links[&id].meet().await);
+            sleep(MEETINGS).await;
+        }
     }
 
     pub(crate) fn leader(&self) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! The connection of another node.
 
 use super::member::{Member, Submitted};
-use crate::peer::{Body, Hello, Message, Outcome, Request, Response, Welcome, decode, encode, read_frame};
+use crate::peer::{Body, Hello, Message, Request, Response, Welcome, decode, encode, read_frame};
 use crate::program::Map;
 use openraft::{BasicNode, Snapshot, SnapshotMeta, Vote};
 use pm_openraft::SnapshotData;
@@ -99,10 +99,7 @@ async fn respond(member: &Member, request: Request) -> Response {
             response.map(Body::Vote).map_err(|error| error.to_string())
         }
         Request::ReadIndex => member.read_index().await.map(Body::ReadIndex),
-        Request::Propose(command) => Ok(Body::Outcome(match member.submit_here(command).await.await {
-            Outcome::Answer(answer) => Outcome::Answer(answer),
-            other => other,
-        })),
+        Request::Propose(command) => Ok(Body::Outcome(member.submit_here(command).await.await)),
         Request::SnapshotStart { .. } | Request::SnapshotPart(_) | Request::SnapshotEnd => {
             Err("a part of a snapshot is out of order".to_owned())
         }

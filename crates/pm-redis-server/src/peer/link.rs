@@ -62,6 +62,15 @@ impl Link {
         Self { identity, target, address, state: AsyncMutex::default() }
     }
 
+    /// Connects, if there is no connection: both nodes learn which file the other one has.
+    pub(crate) async fn meet(&self) -> io::Result<()> {
+        let mut state = self.state.lock().await;
+        let met = self.connected(&mut state).await.map(drop);
+        // A request does not pay for it: it tries by itself.
+        state.failed_at = None;
+        met
+    }
+
     /// Sends a request, after those of earlier calls.
     pub(crate) async fn send(&self, request: &Request) -> Result<oneshot::Receiver<Response>, CallError> {
         let mut state = self.state.lock().await;

@@ -7,6 +7,7 @@ mod discard_idle;
 mod failed_fence;
 mod failed_fence_race;
 mod failed_fence_threads;
+mod growth;
 mod open_transactions;
 mod prices;
 mod quarantine;

@@ -14,6 +14,7 @@ mod full;
 mod full_groups;
 mod groups;
 mod growth;
+mod growth_limits;
 mod handles;
 mod lending;
 mod prefixes;

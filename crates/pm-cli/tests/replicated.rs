@@ -1,0 +1,538 @@
+//! `pm store serve`: three processes, clients, and kills.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything may take: only a cluster that hangs takes it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reply {
+    Simple(String),
+    Error(String),
+    Integer(i64),
+    Bulk(Option<Vec<u8>>),
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    fn ok() -> Self {
+        Self::Simple("OK".to_owned())
+    }
+
+    fn bulk(bytes: &[u8]) -> Self {
+        Self::Bulk(Some(bytes.to_vec()))
+    }
+}
+
+/// A Redis client.
+struct Client {
+    writer: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn connect(port: u16) -> io::Result<Self> {
+        let writer = TcpStream::connect(("127.0.0.1", port))?;
+        writer.set_nodelay(true)?;
+        writer.set_read_timeout(Some(PATIENCE))?;
+        let reader = BufReader::new(writer.try_clone()?);
+        Ok(Self { writer, reader })
+    }
+
+    fn send(&mut self, requests: &[Vec<&[u8]>]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for strings in requests {
+            bytes.extend(format!("*{}\r\n", strings.len()).into_bytes());
+            for string in strings {
+                bytes.extend(format!("${}\r\n", string.len()).into_bytes());
+                bytes.extend_from_slice(string);
+                bytes.extend(b"\r\n");
+            }
+        }
+        self.writer.write_all(&bytes)
+    }
+
+    fn receive(&mut self) -> io::Result<Reply> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let text = line.trim_end().get(1..).unwrap_or_default().to_owned();
+        Ok(match line.as_bytes()[0] {
+            b'+' => Reply::Simple(text),
+            b'-' => Reply::Error(text),
+            b':' => Reply::Integer(text.parse().unwrap()),
+            b'$' if text == "-1" => Reply::Bulk(None),
+            b'$' => {
+                let mut bytes = vec![0; text.parse::<usize>().unwrap() + 2];
+                self.reader.read_exact(&mut bytes)?;
+                bytes.truncate(bytes.len() - 2);
+                Reply::Bulk(Some(bytes))
+            }
+            b'*' => {
+                let count = text.parse().unwrap();
+                Reply::Array((0..count).map(|_| self.receive()).collect::<Result<_, _>>()?)
+            }
+            _ => panic!("{line:?} is no reply"),
+        })
+    }
+
+    fn call(&mut self, request: &[&str]) -> io::Result<Reply> {
+        self.send(&[request.iter().map(|string| string.as_bytes()).collect()])?;
+        self.receive()
+    }
+}
+
+/// Three nodes.
+struct Cluster {
+    dir: TempDir,
+    ports: Vec<u16>,
+    nodes: Vec<Option<Child>>,
+    arguments: Vec<String>,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        (0..self.nodes.len()).for_each(|node| self.kill(node));
+    }
+}
+
+fn pm() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pm"));
+    command.stdin(Stdio::null());
+    command
+}
+
+impl Cluster {
+    fn start(arguments: &[&str]) -> Self {
+        let dir =
+            tempfile::tempdir_in(if fs::exists("/dev/shm").unwrap() { "/dev/shm" } else { "/tmp" }).unwrap();
+        // Ports that were free a moment ago.
+        let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+        drop(listeners);
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let mut cluster = Self { dir, ports, nodes: vec![None, None, None], arguments };
+        for node in 0..3 {
+            cluster.create(node);
+            cluster.serve(node);
+        }
+        cluster
+    }
+
+    fn path(&self, node: usize) -> PathBuf {
+        self.dir.path().join(format!("{node}.pm"))
+    }
+
+    fn messages(&self, node: usize) -> PathBuf {
+        self.dir.path().join(format!("{node}.messages"))
+    }
+
+    fn create(&self, node: usize) {
+        let created = pm().args(["store", "create", "--size", "128M"]).arg(self.path(node)).output().unwrap();
+        assert!(created.status.success(), "{created:?}");
+    }
+
+    /// The command that serves a node.
+    fn command(&self, node: usize) -> Command {
+        let addresses = self.ports.iter().zip(1..).map(|(port, id)| format!("{id}=127.0.0.1:{port}"));
+        let mut command = pm();
+        command.args(["store", "serve"]).arg(self.path(node)).args([
+            "--id",
+            &(node + 1).to_string(),
+            "--cluster",
+        ]);
+        command.arg(addresses.collect::<Vec<_>>().join(",")).args(&self.arguments);
+        command
+    }
+
+    /// Starts a node, and waits until it serves clients.
+    fn serve(&mut self, node: usize) {
+        let messages = File::options().create(true).append(true).open(self.messages(node)).unwrap();
+        let mut child = self.command(node).stdout(Stdio::piped()).stderr(messages).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        self.nodes[node] = Some(child);
+        assert!(
+            line.contains("serves Redis clients"),
+            "{line:?}: {:?}",
+            fs::read_to_string(self.messages(node))
+        );
+    }
+
+    fn kill(&mut self, node: usize) {
+        if let Some(mut child) = self.nodes[node].take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn client(&self, node: usize) -> Client {
+        Client::connect(self.ports[node]).unwrap()
+    }
+
+    /// A client that reads what this node has.
+    fn local(&self, node: usize) -> Client {
+        let mut client = self.client(node);
+        assert_eq!(client.call(&["READONLY"]).unwrap(), Reply::ok());
+        client
+    }
+
+    /// A line of INFO.
+    fn info(&self, node: usize, name: &str) -> String {
+        let Reply::Bulk(Some(text)) = self.client(node).call(&["INFO"]).unwrap() else {
+            panic!("INFO is a text")
+        };
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
+    }
+
+    /// The leader that a majority names.
+    fn leader(&self) -> usize {
+        wait_for(|| {
+            let alive = (0..3).filter(|node| self.nodes[*node].is_some());
+            let named: Vec<String> = alive.map(|node| self.info(node, "leader_id")).collect();
+            let first = named[0].parse::<usize>().ok()?;
+            (named.iter().all(|leader| *leader == named[0]) && self.nodes[first - 1].is_some())
+                .then(|| first - 1)
+        })
+    }
+
+    /// Waits until all nodes have applied the same entries.
+    fn settle(&self) {
+        self.leader();
+        wait_for(|| {
+            let applied: Vec<String> = (0..3).map(|node| self.info(node, "applied_index")).collect();
+            let last: Vec<String> = (0..3).map(|node| self.info(node, "last_log_index")).collect();
+            (applied.iter().chain(&last).all(|index| *index == applied[0])).then_some(())
+        });
+    }
+
+    /// Everything that a node has.
+    fn contents(&self, node: usize) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut client = self.local(node);
+        let (mut contents, mut from) = (BTreeMap::new(), Vec::new());
+        loop {
+            client.send(&[vec![b"PM.RANGE", &from, b"\xff", b"5000"]]).unwrap();
+            let Reply::Array(strings) = client.receive().unwrap() else { panic!("a range is an array") };
+            if strings.is_empty() {
+                return contents;
+            }
+            for pair in strings.chunks(2) {
+                let [Reply::Bulk(Some(key)), Reply::Bulk(Some(value))] = pair else { panic!("{pair:?}") };
+                from = [key.as_slice(), &[0]].concat();
+                contents.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+/// Waits until there is a value.
+#[track_caller]
+fn wait_for<T>(mut value: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = value() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "it takes too long");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+const LINES: usize = 20_000;
+const PIPELINED: usize = 100;
+
+fn key(line: usize) -> Vec<u8> {
+    format!("line {line}").into_bytes()
+}
+
+fn value(line: usize) -> Vec<u8> {
+    format!("value {}", line * 7).into_bytes()
+}
+
+/// Sets all lines, through any node that answers, and returns which were acknowledged. A line without an answer is not sent again.
+fn load(ports: &[u16], progress: &AtomicUsize) -> Vec<bool> {
+    let mut acknowledged = vec![false; LINES];
+    let mut connection: Option<Client> = None;
+    let mut turn = 0;
+    for first in (0..LINES).step_by(PIPELINED) {
+        let client = loop {
+            match &mut connection {
+                Some(client) => break client,
+                None => {
+                    turn += 1;
+                    connection = Client::connect(ports[turn % ports.len()]).ok();
+                }
+            }
+        };
+        let lines: Vec<_> = (first..first + PIPELINED).map(|line| (key(line), value(line))).collect();
+        let requests: Vec<_> = lines.iter().map(|(key, value)| vec![&b"SET"[..], key, value]).collect();
+        let mut replies = || -> io::Result<()> {
+            client.send(&requests)?;
+            for line in first..first + PIPELINED {
+                match client.receive()? {
+                    Reply::Error(_) => {}
+                    reply => {
+                        assert_eq!(reply, Reply::ok());
+                        acknowledged[line] = true;
+                        progress.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            Ok(())
+        };
+        if replies().is_err() {
+            connection = None;
+        }
+        // Until there is another leader, an error comes at once.
+        if !acknowledged[first + PIPELINED - 1] {
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+    acknowledged
+}
+
+/// The main job: the leader is killed in the middle of a load; what was acknowledged is on all nodes.
+#[test]
+fn acknowledged_lines_survive_the_kill_of_the_leader() {
+    let mut cluster = Cluster::start(&[]);
+    let leader = cluster.leader();
+    let progress = AtomicUsize::new(0);
+    let ports = cluster.ports.clone();
+    let acknowledged = thread::scope(|scope| {
+        let loader = scope.spawn(|| load(&ports, &progress));
+        wait_for(|| (progress.load(Ordering::Relaxed) >= LINES / 2).then_some(()));
+        cluster.kill(leader);
+        loader.join().unwrap()
+    });
+    let count = acknowledged.iter().filter(|line| **line).count();
+    assert!(count > LINES / 2, "only {count} lines were acknowledged");
+    assert_ne!(cluster.leader(), leader);
+    cluster.serve(leader);
+    cluster.settle();
+    let contents = [0, 1, 2].map(|node| cluster.contents(node));
+    for (line, _) in acknowledged.iter().enumerate().filter(|(_, acknowledged)| **acknowledged) {
+        for contents in &contents {
+            assert_eq!(contents.get(&key(line)), Some(&value(line)), "line {line}");
+        }
+    }
+    assert!(contents[0] == contents[1] && contents[1] == contents[2]);
+    // A second load completes the first one.
+    assert_eq!(load(&ports, &progress), [true; LINES]);
+    cluster.settle();
+    for node in 0..3 {
+        assert_eq!(cluster.contents(node).len(), LINES);
+        assert_eq!(cluster.local(node).call(&["DBSIZE"]).unwrap(), Reply::Integer(20_000));
+    }
+}
+
+/// A node that was away for longer than the log reaches back receives the state.
+#[test]
+fn node_behind_the_log_receives_the_state() {
+    let mut cluster = Cluster::start(&["--log-entries", "300"]);
+    let follower = (cluster.leader() + 1) % 3;
+    let mut client = cluster.client(cluster.leader());
+    assert_eq!(client.call(&["SET", "old", "1"]).unwrap(), Reply::ok());
+    cluster.settle();
+    cluster.kill(follower);
+    assert_eq!(client.call(&["DEL", "old"]).unwrap(), Reply::Integer(1));
+    for number in 0..3000 {
+        let (key, value) = (format!("key {}", number % 1000), number.to_string().repeat(20));
+        client.send(&[vec![b"SET", key.as_bytes(), value.as_bytes()]]).unwrap();
+    }
+    for _ in 0..3000 {
+        assert_eq!(client.receive().unwrap(), Reply::ok());
+    }
+    wait_for(|| {
+        (cluster.info(cluster.leader(), "purged_index").parse::<u64>().unwrap() > 1000).then_some(())
+    });
+    cluster.serve(follower);
+    cluster.settle();
+    let contents = [0, 1, 2].map(|node| cluster.contents(node));
+    assert_eq!(contents[0].len(), 1000);
+    assert!(contents[0] == contents[1] && contents[1] == contents[2]);
+    // It is a member like the others, also after another kill.
+    cluster.kill(follower);
+    cluster.serve(follower);
+    assert_eq!(cluster.client(follower).call(&["SET", "new", "2"]).unwrap(), Reply::ok());
+    cluster.settle();
+    assert_eq!(cluster.local(follower).call(&["GET", "new"]).unwrap(), Reply::bulk(b"2"));
+}
+
+/// An empty file and an old copy are refused: they do not have what the node has promised.
+#[test]
+fn files_that_are_not_the_nodes_are_refused() {
+    let mut cluster = Cluster::start(&[]);
+    let node = (cluster.leader() + 1) % 3;
+    let other = (node + 1) % 3;
+    assert_eq!(cluster.client(node).call(&["SET", "a", "1"]).unwrap(), Reply::ok());
+    cluster.settle();
+    let refusals = |cluster: &Cluster| fs::read_to_string(cluster.messages(other)).unwrap();
+    let copy = cluster.dir.path().join("copy.pm");
+    cluster.kill(node);
+    fs::copy(cluster.path(node), &copy).unwrap();
+    cluster.serve(node);
+    cluster.settle();
+    cluster.kill(node);
+
+    // An old copy.
+    let kept = cluster.dir.path().join("kept.pm");
+    fs::rename(cluster.path(node), &kept).unwrap();
+    fs::rename(&copy, cluster.path(node)).unwrap();
+    cluster.serve(node);
+    wait_for(|| refusals(&cluster).contains("an id is never used twice").then_some(()));
+    assert!(matches!(cluster.local(node).call(&["GET", "a"]).unwrap(), Reply::Bulk(Some(_))));
+    cluster.kill(node);
+
+    // An empty file.
+    fs::remove_file(cluster.path(node)).unwrap();
+    cluster.create(node);
+    cluster.serve(node);
+    wait_for(|| refusals(&cluster).contains("had another file").then_some(()));
+    cluster.kill(node);
+
+    // The rest goes on, and so does the node with its file.
+    assert_eq!(cluster.client(other).call(&["SET", "a", "2"]).unwrap(), Reply::ok());
+    fs::rename(&kept, cluster.path(node)).unwrap();
+    cluster.serve(node);
+    cluster.settle();
+    assert_eq!(cluster.local(node).call(&["GET", "a"]).unwrap(), Reply::bulk(b"2"));
+}
+
+#[test]
+fn commands_have_redis_replies_on_every_node() {
+    let cluster = Cluster::start(&[]);
+    cluster.leader();
+    for node in 0..3 {
+        let mut client = cluster.client(node);
+        let name = |name: &str| format!("{name}{node}");
+        let (a, b) = (name("a"), name("b"));
+        let mut call = |request: &[&str]| client.call(request).unwrap();
+        assert_eq!(call(&["PING"]), Reply::Simple("PONG".to_owned()));
+        assert_eq!(call(&["SET", &a, "1", "XX"]), Reply::Bulk(None));
+        assert_eq!(call(&["SET", &a, "1", "NX"]), Reply::ok());
+        assert_eq!(call(&["SET", &a, "2", "NX"]), Reply::Bulk(None));
+        assert_eq!(call(&["INCRBY", &a, "-8"]), Reply::Integer(-7));
+        assert_eq!(call(&["GET", &a]), Reply::bulk(b"-7"));
+        assert_eq!(call(&["PM.CAS", &a, "0", "5"]), Reply::Integer(0));
+        assert_eq!(call(&["PM.CAS", &a, "-7", "5"]), Reply::Integer(1));
+        assert_eq!(call(&["MSET", &a, "x", &b, ""]), Reply::ok());
+        assert!(
+            matches!(call(&["INCRBY", &a, "1"]), Reply::Error(message) if message.starts_with("ERR value is not"))
+        );
+        assert_eq!(call(&["SET", &b, "9223372036854775807"]), Reply::ok());
+        assert!(matches!(call(&["INCRBY", &b, "1"]), Reply::Error(message) if message.contains("overflow")));
+        assert_eq!(call(&["EXISTS", &a, &b, &a, "none"]), Reply::Integer(3));
+        assert_eq!(call(&["DEL", &b, &b, "none"]), Reply::Integer(1));
+        assert_eq!(call(&["MGET", &a, &b]), Reply::Array(vec![Reply::bulk(b"x"), Reply::Bulk(None)]));
+        assert_eq!(
+            call(&["PM.RANGE", &a, &b, "9"]),
+            Reply::Array(vec![Reply::bulk(a.as_bytes()), Reply::bulk(b"x")])
+        );
+        assert_eq!(call(&["PM.RANGE", &b, &a, "9"]), Reply::Array(Vec::new()));
+        assert!(matches!(call(&["SET", &a, "x", "EX", "10"]), Reply::Error(_)));
+        assert_eq!(call(&["DEL", &a]), Reply::Integer(1));
+        assert_eq!(call(&["DBSIZE"]), Reply::Integer(0));
+        // A read sees the writes before it, also without waiting for their answers.
+        client
+            .send(&[vec![b"SET", b"k", b"1"], vec![b"GET", b"k"], vec![b"DEL", b"k"], vec![b"GET", b"k"]])
+            .unwrap();
+        let replies = [(); 4].map(|()| client.receive().unwrap());
+        assert_eq!(replies, [Reply::ok(), Reply::bulk(b"1"), Reply::Integer(1), Reply::Bulk(None)]);
+        // The longest entries.
+        let long = vec![b'v'; (256 << 10) - 100];
+        client.send(&[vec![b"SET", b"long", &long], vec![b"GET", b"long"], vec![b"DEL", b"long"]]).unwrap();
+        let replies = [(); 3].map(|()| client.receive().unwrap());
+        assert_eq!(replies, [Reply::ok(), Reply::bulk(&long), Reply::Integer(1)]);
+    }
+}
+
+#[test]
+fn wrong_bytes_and_other_clusters_are_refused() {
+    let cluster = Cluster::start(&[]);
+    let mut sent =
+        vec![b"*1\r\n*1\r\n*1\r\n".to_vec(), b"*1\r\n$999999999\r\n".to_vec(), vec![b'x'; 100 << 10]];
+    // To other nodes: a length above the bound, a short message, garbage, a greeting that is cut off.
+    sent.extend([
+        vec![0, 255, 255, 255],
+        vec![0, 0, 0, 1, 7],
+        vec![0, 0, 0, 40],
+        [&[0, 0, 1, 0], &[255; 256][..]].concat(),
+    ]);
+    for bytes in sent {
+        let mut stream = TcpStream::connect(("127.0.0.1", cluster.ports[0])).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // The node may end the connection before it has everything.
+        drop(stream.write_all(&bytes));
+        drop(stream.shutdown(std::net::Shutdown::Write));
+        let mut answer = Vec::new();
+        drop(stream.read_to_end(&mut answer));
+        assert!(answer.is_empty() || answer.starts_with(b"-ERR Protocol error"), "{answer:?}");
+    }
+    // A store that belongs to a node is not that of another node or cluster.
+    let mut cluster = cluster;
+    cluster.kill(1);
+    for arguments in [["--name", "other"], ["--id", "3"]] {
+        let mut command = pm();
+        command
+            .args(["store", "serve"])
+            .arg(cluster.path(1))
+            .args(["--cluster", "2=127.0.0.1:0,3=127.0.0.1:0"]);
+        if arguments[0] == "--name" {
+            command.args(["--id", "2"]);
+        }
+        let refused = command.args(arguments).output().unwrap();
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && message.contains("belongs to node 2"), "{message}");
+    }
+    cluster.serve(1);
+    cluster.settle();
+}
+
+#[test]
+fn password_is_needed_for_clients_nodes_and_open_addresses() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("password");
+    fs::write(&file, "secret\n").unwrap();
+    let cluster = Cluster::start(&["--password-file", file.to_str().unwrap()]);
+    let node = 0;
+    let mut client = cluster.client(node);
+    for request in [&["GET", "a"][..], &["SET", "a", "1"], &["INFO"], &["PING"], &["HELLO", "2"]] {
+        let reply = client.call(request).unwrap();
+        assert!(
+            matches!(&reply, Reply::Error(message) if message.starts_with("NOAUTH")),
+            "{request:?}: {reply:?}"
+        );
+    }
+    assert!(
+        matches!(client.call(&["AUTH", "secre"]).unwrap(), Reply::Error(message) if message.starts_with("WRONGPASS"))
+    );
+    assert!(matches!(client.call(&["GET", "a"]).unwrap(), Reply::Error(_)));
+    assert_eq!(client.call(&["AUTH", "secret"]).unwrap(), Reply::ok());
+    assert_eq!(client.call(&["SET", "a", "1"]).unwrap(), Reply::ok());
+    let mut client = cluster.client(1);
+    assert!(matches!(client.call(&["HELLO", "2", "AUTH", "default", "secret"]).unwrap(), Reply::Array(_)));
+    assert_eq!(client.call(&["GET", "a"]).unwrap(), Reply::bulk(b"1"));
+
+    let path = dir.path().join("open.pm");
+    let created = pm().args(["store", "create", "--size", "64M"]).arg(&path).output().unwrap();
+    assert!(created.status.success());
+    let open =
+        pm().args(["store", "serve", "--id", "1", "--cluster", "1=0.0.0.0:0"]).arg(&path).output().unwrap();
+    let message = String::from_utf8_lossy(&open.stderr).into_owned();
+    assert!(!open.status.success() && message.contains("no password"), "{message}");
+}
