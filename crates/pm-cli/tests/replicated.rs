@@ -283,12 +283,12 @@ fn load(ports: &[u16], progress: &AtomicUsize) -> Vec<bool> {
         let requests: Vec<_> = lines.iter().map(|(key, value)| vec![&b"SET"[..], key, value]).collect();
         let mut replies = || -> io::Result<()> {
             client.send(&requests)?;
-            for line in first..first + PIPELINED {
+            for is_acknowledged in &mut acknowledged[first..first + PIPELINED] {
                 match client.receive()? {
                     Reply::Error(_) => {}
                     reply => {
                         assert_eq!(reply, Reply::ok());
-                        acknowledged[line] = true;
+                        *is_acknowledged = true;
                         progress.fetch_add(1, Ordering::Relaxed);
                     }
                 }
