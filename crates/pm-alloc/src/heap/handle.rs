@@ -163,9 +163,10 @@ impl<P: Pmem> Heap<P> {
             chunks.restore(pool.pmem(), &layout)?;
         }
         let has_fixed_length = found.header.features_incompat & FIXED_LENGTH != 0;
-        // A growth that was interrupted has left the region longer.
+        // A growth that was interrupted has left the region longer. Where the heap does not grow, the rest stays as it is: a check is to store nothing there.
         let region_bytes = pool.pmem().len_bytes();
         if !has_fixed_length
+            && options.max_bytes > 0
             && region_bytes > pool.pool_bytes()
             && region_bytes.is_multiple_of(POOL_UNIT_BYTES)
         {

@@ -119,7 +119,7 @@ impl HeapOptions {
     ///
     /// # Durability
     /// A growth is durable before anything is allocated in it. A crash in it leaves the old length of the heap or the new one; where the file is longer,
-    /// the next open takes the rest into the heap. It costs eight fences, besides the system calls.
+    /// the next open with this option takes the rest into the heap. It costs eight fences, besides the system calls.
     #[must_use]
     pub const fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = bytes / FILE_UNIT_BYTES * FILE_UNIT_BYTES;

@@ -72,7 +72,7 @@ fn longer_file_is_no_silent_end_of_growth() {
     assert!(pool_bytes == 16 * MIB || heap.growth_error().is_some(), "full at {pool_bytes} without a reason");
 }
 
-/// The next open takes what an interrupted growth has left.
+/// The next open of a heap that grows takes what an interrupted growth has left.
 #[test]
 fn open_takes_the_longer_file() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -80,5 +80,8 @@ fn open_takes_the_longer_file() {
     drop(Heap::create(&path, MIB, &options()).unwrap());
     fs::File::options().write(true).open(&path).unwrap().set_len(2 * MIB).unwrap();
     let heap = Heap::open(&path, &options()).unwrap();
+    assert_eq!(heap.stats().chunks, heap.layout().chunks_before(MIB - 4096));
+    drop(heap);
+    let heap = Heap::open(&path, &options().max_bytes(2 * MIB)).unwrap();
     assert_eq!(heap.stats().chunks, heap.layout().chunks_before(2 * MIB - 4096));
 }
