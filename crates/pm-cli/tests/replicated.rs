@@ -100,6 +100,8 @@ struct Cluster {
     dir: TempDir,
     ports: Vec<u16>,
     nodes: Vec<Option<Child>>,
+    /// The nodes that are served with `--join`.
+    joins: Vec<bool>,
     arguments: Vec<String>,
 }
 
@@ -124,7 +126,8 @@ impl Cluster {
         let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
         drop(listeners);
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let mut cluster = Self { dir, ports, nodes: vec![None, None, None], arguments };
+        let mut cluster =
+            Self { dir, ports, nodes: vec![None, None, None], joins: vec![false; 3], arguments };
         for node in 0..3 {
             cluster.create(node);
             cluster.serve(node);
@@ -148,20 +151,60 @@ impl Cluster {
     /// The command that serves a node.
     fn command(&self, node: usize) -> Command {
         let addresses = self.ports.iter().zip(1..).map(|(port, id)| format!("{id}=127.0.0.1:{port}"));
+        let addresses: Vec<_> = if self.joins[node] { vec![self.address(node)] } else { addresses.collect() };
         let mut command = pm();
         command.args(["store", "serve"]).arg(self.path(node)).args([
             "--id",
             &(node + 1).to_string(),
             "--cluster",
         ]);
-        command.arg(addresses.collect::<Vec<_>>().join(",")).args(&self.arguments);
+        command.arg(addresses.join(",")).args(&self.arguments);
+        if self.joins[node] {
+            command.arg("--join");
+        }
         command
+    }
+
+    /// A node with its address, for the command line.
+    fn address(&self, node: usize) -> String {
+        format!("{}=127.0.0.1:{}", node + 1, self.ports[node])
+    }
+
+    /// Starts one more node, which is no member yet.
+    fn join(&mut self) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        self.ports.push(listener.local_addr().unwrap().port());
+        drop(listener);
+        self.nodes.push(None);
+        self.joins.push(true);
+        let node = self.nodes.len() - 1;
+        self.create(node);
+        self.serve(node);
+        node
+    }
+
+    /// Runs `pm store cluster` at a node, and returns what it prints, or its error.
+    fn manage(&self, at: usize, arguments: &[&str]) -> Result<String, String> {
+        let mut command = pm();
+        command.args(["store", "cluster", "--at", &format!("127.0.0.1:{}", self.ports[at])]).args(arguments);
+        let output = command.output().unwrap();
+        let (printed, messages) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        if output.status.success() { Ok(printed) } else { Err(messages) }
+    }
+
+    fn alive(&self) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].is_some()).collect()
     }
 
     /// Starts a node, and waits until it serves clients.
     fn serve(&mut self, node: usize) {
+        self.spawn(node, self.command(node));
+    }
+
+    fn spawn(&mut self, node: usize, mut command: Command) {
         let messages = File::options().create(true).append(true).open(self.messages(node)).unwrap();
-        let mut child = self.command(node).stdout(Stdio::piped()).stderr(messages).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(messages).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.nodes[node] = Some(child);
@@ -203,8 +246,8 @@ impl Cluster {
     /// The leader that a majority names.
     fn leader(&self) -> usize {
         wait_for(|| {
-            let alive = (0..3).filter(|node| self.nodes[*node].is_some());
-            let named: Vec<String> = alive.map(|node| self.info(node, "leader_id")).collect();
+            let named: Vec<String> =
+                self.alive().into_iter().map(|node| self.info(node, "leader_id")).collect();
             let first = named[0].parse::<usize>().ok()?;
             (named.iter().all(|leader| *leader == named[0]) && self.nodes[first - 1].is_some())
                 .then(|| first - 1)
@@ -215,8 +258,8 @@ impl Cluster {
     fn settle(&self) {
         self.leader();
         wait_for(|| {
-            let applied: Vec<String> = (0..3).map(|node| self.info(node, "applied_index")).collect();
-            let last: Vec<String> = (0..3).map(|node| self.info(node, "last_log_index")).collect();
+            let index = |name| self.alive().into_iter().map(|node| self.info(node, name)).collect::<Vec<_>>();
+            let (applied, last) = (index("applied_index"), index("last_log_index"));
             (applied.iter().chain(&last).all(|index| *index == applied[0])).then_some(())
         });
     }
@@ -535,4 +578,107 @@ fn password_is_needed_for_clients_nodes_and_open_addresses() {
         pm().args(["store", "serve", "--id", "1", "--cluster", "1=0.0.0.0:0"]).arg(&path).output().unwrap();
     let message = String::from_utf8_lossy(&open.stderr).into_owned();
     assert!(!open.status.success() && message.contains("no password"), "{message}");
+}
+
+/// Nodes are added and removed, the leader too, while clients go on. A number belongs to a file for good.
+#[test]
+fn nodes_come_and_go() {
+    let mut cluster = Cluster::start(&["--log-entries", "300"]);
+    let mut client = cluster.client(cluster.leader());
+    for number in 0..1000 {
+        let key = format!("key {number}");
+        client.send(&[vec![b"SET", key.as_bytes(), b"value"]]).unwrap();
+    }
+    (0..1000).for_each(|_| assert_eq!(client.receive().unwrap(), Reply::ok()));
+
+    // A new node receives what is no longer in the log.
+    let follower = (cluster.leader() + 1) % 3;
+    let fourth = cluster.join();
+    let address = cluster.address(fourth);
+    let added = cluster.manage(follower, &["add", &address]).unwrap();
+    assert!(added.contains("node 4") && added.contains("votes"), "{added}");
+    cluster.manage(follower, &["add", &address]).unwrap();
+    let moved = cluster.manage(follower, &["add", "4=127.0.0.1:1"]).unwrap_err();
+    assert!(moved.contains("remove it first"), "{moved}");
+    cluster.settle();
+    let contents = cluster.contents(fourth);
+    assert_eq!(contents.len(), 1000, "and nothing that clients did not store");
+    assert_eq!(contents, cluster.contents(follower));
+    assert_eq!(cluster.client(fourth).call(&["DBSIZE"]).unwrap(), Reply::Integer(1000));
+    let status: serde_json::Value =
+        serde_json::from_str(&cluster.manage(fourth, &["status", "--json"]).unwrap()).unwrap();
+    let nodes = status["nodes"].as_array().unwrap();
+    assert_eq!(status["leader"], cluster.leader() + 1);
+    assert!(nodes.len() == 4 && nodes.iter().all(|node| node["is_voter"] == true), "{status}");
+    assert!(nodes.iter().all(|node| node["lag"].is_u64()), "{status}");
+
+    // The leader leaves. The others go on.
+    let leader = cluster.leader();
+    let id = (leader + 1).to_string();
+    let removed = cluster.manage(fourth, &["remove", &id]).unwrap();
+    assert!(removed.contains("no longer a member"), "{removed}");
+    cluster.kill(leader);
+    assert_ne!(cluster.leader(), leader);
+    assert_eq!(cluster.client(fourth).call(&["SET", "after", "1"]).unwrap(), Reply::ok());
+    let twice = cluster.manage(fourth, &["remove", &id]).unwrap_err();
+    assert!(twice.contains("has no node"), "{twice}");
+
+    // Its number does not come back with another file, and comes back with its own.
+    let kept = cluster.dir.path().join("kept.pm");
+    fs::rename(cluster.path(leader), &kept).unwrap();
+    cluster.create(leader);
+    cluster.joins[leader] = true;
+    cluster.serve(leader);
+    let other = cluster.manage(fourth, &["add", &cluster.address(leader)]).unwrap_err();
+    assert!(other.contains("had another file"), "{other}");
+    cluster.kill(leader);
+    fs::rename(&kept, cluster.path(leader)).unwrap();
+    cluster.serve(leader);
+    cluster.manage(fourth, &["add", &cluster.address(leader)]).unwrap();
+    cluster.settle();
+    assert_eq!(cluster.local(leader).call(&["GET", "after"]).unwrap(), Reply::bulk(b"1"));
+
+    // It votes: without it, there would be no majority of the four.
+    let others: Vec<usize> = cluster.alive().into_iter().filter(|node| *node != leader).collect();
+    cluster.kill(others[0]);
+    cluster.leader();
+    assert_eq!(cluster.client(leader).call(&["SET", "after", "2"]).unwrap(), Reply::ok());
+    cluster.settle();
+}
+
+/// A node that has a cluster of its own, one that nothing serves, and the last one.
+#[test]
+fn members_that_cannot_be_changed_are_errors() {
+    let mut cluster = Cluster::start(&[]);
+    let node = cluster.leader();
+    let refused = cluster.manage(node, &["add", "9=127.0.0.1:1"]).unwrap_err();
+    assert!(refused.contains("node 9 at 127.0.0.1:1"), "{refused}");
+    let refused = cluster.manage(node, &["remove", "9"]).unwrap_err();
+    assert!(refused.contains("has no node 9"), "{refused}");
+
+    let own = cluster.join();
+    let file = cluster.path(own);
+    cluster.kill(own);
+    let mut alone = pm();
+    alone.args(["store", "serve", "--id", "4", "--cluster", &cluster.address(own)]).arg(&file);
+    cluster.spawn(own, alone);
+    wait_for(|| (cluster.info(own, "leader_id") == "4").then_some(()));
+    let refused = cluster.manage(node, &["add", &cluster.address(own)]).unwrap_err();
+    assert!(refused.contains("the log of another cluster"), "{refused}");
+    let refused = cluster.manage(own, &["remove", "4"]).unwrap_err();
+    assert!(refused.contains("the last one"), "{refused}");
+    assert_eq!(cluster.client(own).call(&["SET", "a", "1"]).unwrap(), Reply::ok());
+    cluster.kill(own);
+    assert_eq!(cluster.client(node).call(&["SET", "a", "2"]).unwrap(), Reply::ok());
+    cluster.settle();
+
+    // What clients send is no way to the numbers of the nodes.
+    let mut client = cluster.client(node);
+    for request in
+        [&["GET", "\0pm.nodes"][..], &["DEL", "\0pm.nodes"], &["MSET", "a", "1", "\0pm.nodes", "1"]]
+    {
+        assert!(
+            matches!(client.call(request).unwrap(), Reply::Error(message) if message.contains("reserved"))
+        );
+    }
 }

@@ -2,6 +2,7 @@
 
 use pm_openraft::{Changes, Program, SnapshotData, StorageError};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 openraft::declare_raft_types!(
     /// The types of the cluster.
@@ -19,11 +20,49 @@ pub(crate) enum Condition {
 /// A change of the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
-    Set { key: Vec<u8>, value: Vec<u8>, condition: Condition },
+    Set {
+        key: Vec<u8>,
+        value: Vec<u8>,
+        condition: Condition,
+    },
     SetAll(Vec<(Vec<u8>, Vec<u8>)>),
     Remove(Vec<Vec<u8>>),
-    Add { key: Vec<u8>, number: i64 },
-    Swap { key: Vec<u8>, expected: Vec<u8>, new: Vec<u8> },
+    Add {
+        key: Vec<u8>,
+        number: i64,
+    },
+    Swap {
+        key: Vec<u8>,
+        expected: Vec<u8>,
+        new: Vec<u8>,
+    },
+    /// Gives the number of a node to a file, for good.
+    Register {
+        id: u64,
+        file: [u8; 16],
+    },
+}
+
+/// The files of the nodes that were ever added or removed. It is a part of the state, under a key that clients cannot use.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Registry(BTreeMap<u64, [u8; 16]>);
+
+impl Registry {
+    /// The key of the registry, and of nothing else.
+    pub(crate) const KEY: &[u8] = b"\0pm.nodes";
+
+    pub(crate) fn decode(bytes: Option<&[u8]>) -> Result<Self, StorageError> {
+        let Some(bytes) = bytes else { return Ok(Self::default()) };
+        postcard::from_bytes(bytes).map_err(|error| StorageError::Decode { what: "registry", error })
+    }
+
+    fn encode(&self) -> Result<Vec<u8>, StorageError> {
+        postcard::to_stdvec(self).map_err(|error| StorageError::Encode { what: "registry", error })
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<&[u8; 16]> {
+        self.0.get(&id)
+    }
 }
 
 /// The answer to a command.
@@ -81,6 +120,14 @@ impl Program for Map {
                 }
                 state.insert(key, new);
                 Answer::Number(1)
+            }
+            Command::Register { id, file } => {
+                let mut registry = Registry::decode(state.get(Registry::KEY)?.as_deref())?;
+                if *registry.0.entry(id).or_insert(file) != file {
+                    return Ok(Answer::Unchanged);
+                }
+                state.insert(Registry::KEY.to_vec(), registry.encode()?);
+                Answer::Done
             }
         })
     }

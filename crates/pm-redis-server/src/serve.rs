@@ -35,6 +35,8 @@ pub struct ServeOptions {
     pub id: u64,
     /// The addresses of the nodes by their ids.
     pub cluster: BTreeMap<u64, String>,
+    /// Whether the node waits until a cluster adds it. Otherwise it begins one with all nodes of `cluster`, if it has never been a member of any.
+    pub joins: bool,
     /// The name of the cluster.
     pub name: String,
     /// The password of clients and nodes.
@@ -58,7 +60,7 @@ pub fn serve(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
 }
 
 async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), ServeError> {
-    let ServeOptions { path, id, cluster, name, password, clients, log_entries } = options;
+    let ServeOptions { path, id, cluster, joins, name, password, clients, log_entries } = options;
     let known = || cluster.keys().copied().collect();
     let address = cluster.get(id).ok_or_else(|| ServeError::NoAddress { id: *id, known: known() })?;
     let listener = listen(address, password.is_some()).await?;
@@ -77,10 +79,12 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
         .map_err(|error| ServeError::Stopped(error.to_string()))?;
     let members: BTreeMap<u64, BasicNode> =
         cluster.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
-    match raft.initialize(members).await {
-        // All nodes propose the same members, and one that has any keeps them.
-        Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
-        Err(error) => return Err(ServeError::Stopped(error.to_string())),
+    if !joins {
+        match raft.initialize(members).await {
+            // All nodes propose the same members, and one that has any keeps them.
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
+            Err(error) => return Err(ServeError::Stopped(error.to_string())),
+        }
     }
     let member = Member::start(raft.clone(), storage, identity, cluster, Limits { clients: *clients });
     let measured = Arc::clone(&member);

@@ -32,6 +32,8 @@ pub(crate) enum StoreCommand {
     Check(Target),
     /// Serve a store as a node of a cluster that replicates it, to Redis clients.
     Serve(Serve),
+    /// Show or change the members of a cluster.
+    Cluster(Cluster),
 }
 
 #[derive(Debug, Args)]
@@ -161,6 +163,9 @@ pub(crate) struct Serve {
     /// All nodes with their addresses, for clients and for the other nodes.
     #[arg(long, value_name = "ID=ADDRESS", value_delimiter = ',', required = true)]
     pub(crate) cluster: Vec<Node>,
+    /// Wait until the cluster adds this node, with `pm store cluster add`: then --cluster needs only its own address.
+    #[arg(long)]
+    pub(crate) join: bool,
     /// The name of the cluster. Nodes of other clusters are refused.
     #[arg(long, default_value = "pm")]
     pub(crate) name: String,
@@ -173,6 +178,36 @@ pub(crate) struct Serve {
     /// The greatest number of clients at a time.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) clients: usize,
+}
+
+/// A cluster, and what to do with it.
+#[derive(Debug, Args)]
+pub(crate) struct Cluster {
+    /// The address of one of its nodes.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) at: String,
+    /// A file with the password of the cluster.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: ClusterCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Print the leader, and the nodes with what they lack of the log.
+    Status,
+    /// Add a node, which is served with --join. Returns when it has the log, and votes.
+    Add {
+        /// The new node and its address.
+        #[arg(value_name = "ID=ADDRESS")]
+        node: Node,
+    },
+    /// Remove a node. Returns when the others no longer need it.
+    Remove {
+        /// The number of the node.
+        id: u64,
+    },
 }
 
 /// A node of a cluster.

@@ -1,11 +1,11 @@
 //! The commands of `pm store` on single keys, ranges and the whole store.
 
 use super::args::{Key, Put, Scan, Sized, StoreCommand, Target};
+use super::cluster;
 use super::dump::{self, RowWriter};
 use super::failure::{Failure, StoreError};
 use super::handle::Handle;
 use super::load;
-use super::serve;
 use super::table::TextRange;
 use crate::findings::{self, CORRUPTED, Finding, end_with_corruption, print_findings};
 use crate::report::{bytes, count, field, say};
@@ -31,7 +31,8 @@ pub(crate) fn run(command: &StoreCommand, json: bool) -> miette::Result<ExitCode
         StoreCommand::Compact(args) => compact(args, json),
         StoreCommand::Stat(args) => stat(args, json),
         StoreCommand::Check(args) => return check(args, json),
-        StoreCommand::Serve(args) => serve::run(args, json),
+        StoreCommand::Serve(args) => cluster::run_serve(args, json),
+        StoreCommand::Cluster(args) => cluster::run_cluster(args, json),
     };
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),

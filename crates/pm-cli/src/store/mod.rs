@@ -1,6 +1,7 @@
 //! `pm store`: ordered key/value stores.
 
 mod args;
+mod cluster;
 mod commands;
 mod dump;
 mod failure;
@@ -9,7 +10,6 @@ mod input;
 mod kind;
 mod load;
 mod progress;
-mod serve;
 mod table;
 
 pub(crate) use args::StoreCommand;

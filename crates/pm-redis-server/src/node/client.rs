@@ -2,7 +2,7 @@
 
 use super::member::{Member, Submitted};
 use crate::peer::Outcome;
-use crate::program::Answer;
+use crate::program::{Answer, Registry};
 use crate::redis::{Action, Read, Reply, Requests, parse};
 use pm_openraft::StorageError;
 use std::collections::VecDeque;
@@ -131,6 +131,14 @@ impl Client {
                 Reply::OK
             }
             Action::Info => Reply::bulk(self.member.info()),
+            Action::Status => match serde_json::to_vec(&self.member.status().await) {
+                Ok(text) => Reply::Bulk(text),
+                Err(error) => Reply::error(format!("ERR {error}")),
+            },
+            Action::Change(change) => match self.member.change(change).await {
+                Ok(()) => Reply::OK,
+                Err(reason) => Reply::error(format!("ERR {reason}")),
+            },
             Action::Hello(None) => hello(),
             Action::Reply(reply) => reply,
         };
@@ -170,11 +178,16 @@ impl Client {
                 let values = reader.get_all(keys.iter().map(Vec::as_slice))?;
                 Reply::Integer(values.iter().flatten().map(|_| 1).sum())
             }
-            Read::Len => Reply::Integer(i64::try_from(reader.count()?).unwrap_or(i64::MAX)),
+            Read::Len => {
+                let has_registry = reader.get_all([Registry::KEY])?.iter().any(Option::is_some);
+                let count = reader.count()?.saturating_sub(u64::from(has_registry));
+                Reply::Integer(i64::try_from(count).unwrap_or(i64::MAX))
+            }
             Read::Range { from, to, limit } => {
-                let entries = reader.range(from, Bound::Excluded(to), *limit, RANGE_BYTES)?;
-                let strings =
-                    entries.into_iter().flat_map(|(key, value)| [Reply::Bulk(key), Reply::Bulk(value)]);
+                // One more, because the registry is none of the clients' entries.
+                let entries = reader.range(from, Bound::Excluded(to), limit + 1, RANGE_BYTES)?;
+                let entries = entries.into_iter().filter(|(key, _)| key != Registry::KEY).take(*limit);
+                let strings = entries.flat_map(|(key, value)| [Reply::Bulk(key), Reply::Bulk(value)]);
                 Reply::Array(strings.collect())
             }
         })

@@ -1,6 +1,6 @@
 //! A member of the cluster: proposes writes to the leader, and confirms reads.
 
-use crate::peer::{Body, CallError, Identity, Link, Outcome, Request};
+use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
 use openraft::Raft;
 use openraft::error::{ClientWriteError, RaftError};
@@ -22,9 +22,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// How long one confirmation of reads takes at most.
 const CONFIRMATION: Duration = Duration::from_secs(1);
-
-/// The time between two looks at the connection to a node.
-const MEETINGS: Duration = Duration::from_millis(200);
 
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -57,7 +54,7 @@ pub(crate) struct Member {
     pub(crate) limits: Limits,
     pub(crate) clients: AtomicU64,
     storage: Arc<Storage<Map>>,
-    links: BTreeMap<u64, Link>,
+    pub(super) links: Links,
     reads: mpsc::Sender<Confirmation>,
     writes: Arc<Semaphore>,
     is_full: AtomicBool,
@@ -77,10 +74,8 @@ impl Member {
         addresses: &BTreeMap<u64, String>,
         limits: Limits,
     ) -> Arc<Self> {
-        let others = addresses.iter().filter(|(id, _)| **id != identity.id());
-        let link =
-            |(id, address): (&u64, &String)| (*id, Link::new(Arc::clone(&identity), *id, address.clone()));
-        let links = others.map(link).collect();
+        let links = Links::new(Arc::clone(&identity));
+        links.set(addresses.iter().map(|(id, address)| (*id, address.as_str())));
         let (reads, waiting) = mpsc::channel(READS);
         let member = Arc::new(Self {
             raft,
@@ -95,18 +90,27 @@ impl Member {
             is_full: AtomicBool::new(false),
         });
         tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
-        for id in member.links.keys().copied() {
-            tokio::spawn(Arc::clone(&member).meet(id));
-        }
+        tokio::spawn(Arc::clone(&member).follow_members());
         member
     }
 
-    /// Meets a node again and again. Followers have nothing to say to each other, but one that has never met a node's file would vote with an old copy of it.
-    async fn meet(self: Arc<Self>, id: u64) {
+    /// Keeps the links that the members of the cluster need. Before there are any, those of the start are kept.
+    async fn follow_members(self: Arc<Self>) {
+        let mut metrics = self.raft.metrics();
+        let mut known = None;
         loop {
-            // A refusal was printed, and a node that is away comes back.
-            drop(self.links[&id].meet().await);
-            sleep(MEETINGS).await;
+            let membership = Arc::clone(&metrics.borrow_and_update().membership_config);
+            let mut nodes = membership.nodes().peekable();
+            if known != *membership.log_id() && nodes.peek().is_some() {
+                known = *membership.log_id();
+                self.links.set(nodes.map(|(id, node)| (*id, node.addr.as_str())));
+                if membership.membership().get_node(&self.identity.id()).is_none() {
+                    eprintln!("node {} is no longer a member of the cluster", self.identity.id());
+                }
+            }
+            if metrics.changed().await.is_err() {
+                break;
+            }
         }
     }
 
@@ -115,7 +119,7 @@ impl Member {
     }
 
     /// The leader, for which this waits.
-    async fn await_leader(&self) -> Result<u64, String> {
+    pub(super) async fn await_leader(&self) -> Result<u64, String> {
         let deadline = Instant::now() + DEADLINE;
         let mut metrics = self.raft.metrics();
         loop {
@@ -139,7 +143,7 @@ impl Member {
         if leader == self.identity.id() {
             return self.submit_here(command).await;
         }
-        let Some(link) = self.links.get(&leader) else {
+        let Some(link) = self.links.get(leader) else {
             return at_once(Outcome::NotExecuted(format!("the address of leader {leader} is not known")));
         };
         let Some(permit) = self.permit(&command).await else {
@@ -203,6 +207,7 @@ impl Member {
             Command::Remove(keys) => keys.iter().map(|key| key.len() + 64).sum(),
             Command::Add { key, .. } => key.len(),
             Command::Swap { key, expected, new } => key.len() + expected.len() + new.len(),
+            Command::Register { .. } => 0,
         };
         let share = u32::try_from((len_bytes + WRITE_BYTES).min(WRITES_BYTES)).unwrap_or(u32::MAX);
         Arc::clone(&self.writes).acquire_many_owned(share).await.ok()
@@ -248,7 +253,7 @@ impl Member {
         if leader == self.identity.id() {
             return self.read_index().await.map(drop);
         }
-        let link = self.links.get(&leader).ok_or("the address of the leader is not known")?;
+        let link = self.links.get(leader).ok_or("the address of the leader is not known")?;
         let answer = link.call(&Request::ReadIndex).await.map_err(|error: CallError| error.to_string())?;
         let Body::ReadIndex(index) = answer? else {
             return Err("the leader's answer is one to another request".to_owned());

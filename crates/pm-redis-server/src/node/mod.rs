@@ -1,6 +1,7 @@
 //! A node: writes and reads, connections of clients and of other nodes.
 
 mod client;
+mod cluster;
 mod listen;
 mod member;
 mod peer;

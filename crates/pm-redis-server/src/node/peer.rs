@@ -99,6 +99,9 @@ async fn respond(member: &Member, request: Request) -> Response {
             response.map(Body::Vote).map_err(|error| error.to_string())
         }
         Request::ReadIndex => member.read_index().await.map(Body::ReadIndex),
+        Request::Status => Ok(Body::Status(member.status_here())),
+        Request::Change(change) => member.change_here(change).await.map(|()| Body::Changed),
+        Request::Describe => member.describe().await.map(Body::Description),
         Request::Propose(command) => Ok(Body::Outcome(member.submit_here(command).await.await)),
         Request::SnapshotStart { .. } | Request::SnapshotPart(_) | Request::SnapshotEnd => {
             Err("a part of a snapshot is out of order".to_owned())

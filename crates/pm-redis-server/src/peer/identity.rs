@@ -12,6 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 const OWNER: &str = "owner";
 const OPENS: &str = "opens";
 
+/// The note with what is remembered of a node.
+fn peer(id: u64) -> String {
+    format!("peer {id}")
+}
+
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     cluster: String,
@@ -77,6 +82,20 @@ impl Identity {
         self.own.id
     }
 
+    /// The identity of this node's file.
+    pub(crate) const fn file(&self) -> [u8; 16] {
+        self.own.file
+    }
+
+    /// The identity of the file of a node, if this node has met it.
+    pub(crate) fn file_of(&self, id: u64) -> Result<Option<[u8; 16]>, StorageError> {
+        if id == self.own.id {
+            return Ok(Some(self.own.file));
+        }
+        let known: Option<Introduction> = note(&self.storage, &peer(id))?;
+        Ok(known.map(|known| known.file))
+    }
+
     /// Whether a client has the password.
     pub(crate) fn is_password(&self, given: &[u8]) -> bool {
         self.password.as_deref().is_some_and(|password| is_equal(password, given))
@@ -133,7 +152,7 @@ impl Identity {
                 "two nodes have the id {id}: start one of them with another id and a new file"
             ));
         }
-        let name = format!("peer {id}");
+        let name = peer(id);
         let known: Option<Introduction> = note(&self.storage, &name).map_err(|error| error.to_string())?;
         if let Some(known) = known {
             let advice =

@@ -62,6 +62,10 @@ impl Link {
         Self { identity, target, address, state: AsyncMutex::default() }
     }
 
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Connects, if there is no connection: both nodes learn which file the other one has.
     pub(crate) async fn meet(&self) -> io::Result<()> {
         let mut state = self.state.lock().await;

@@ -1,5 +1,6 @@
 //! Messages between nodes, and their frames: a length of four bytes, big-endian, and postcard's encoding.
 
+use super::status::Status;
 use crate::program::{Answer, Command, Map};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
 use openraft::{BasicNode, SnapshotMeta, Vote};
@@ -66,6 +67,25 @@ pub(crate) enum Request {
     Propose(Command),
     /// The entry up to which a linearizable read needs the state.
     ReadIndex,
+    Status,
+    Change(Change),
+    Describe,
+}
+
+/// A change of the members of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Change {
+    Add { id: u64, address: String },
+    Remove { id: u64 },
+}
+
+/// What a cluster needs to know of a node that it is to add.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Description {
+    /// The identity of its file.
+    pub(crate) file: [u8; 16],
+    /// Whether it has never been a member of a cluster.
+    pub(crate) is_new: bool,
 }
 
 /// The answer to a request, or why there is none.
@@ -81,6 +101,9 @@ pub(crate) enum Body {
     Installed(Vote<u64>),
     Outcome(Outcome),
     ReadIndex(Option<u64>),
+    Status(Status),
+    Changed,
+    Description(Description),
 }
 
 /// What became of a write.

@@ -1,7 +1,8 @@
 //! Commands: what a request asks for.
 
 use super::reply::Reply;
-use crate::program::{Command, Condition, parse_integer};
+use crate::peer::Change;
+use crate::program::{Command, Condition, Registry, parse_integer};
 use std::collections::VecDeque;
 
 /// The greatest number of entries that a range returns.
@@ -15,6 +16,10 @@ pub(crate) enum Action {
     /// Reads on this connection need no leader from now on, or need one again.
     ReadOnly(bool),
     Info,
+    /// The state of the cluster.
+    Status,
+    /// A change of the members of the cluster.
+    Change(Change),
     Auth(Vec<u8>),
     /// A handshake, perhaps with a password.
     Hello(Option<Vec<u8>>),
@@ -53,6 +58,7 @@ pub(crate) fn parse(mut strings: Strings) -> Result<Action, Reply> {
         "MSET" => count >= 2 && count.is_multiple_of(2),
         "INCRBY" => count == 2,
         "PM.CAS" | "PM.RANGE" => count == 3,
+        "PM.CLUSTER" => (1..=3).contains(&count),
         "DBSIZE" | "READONLY" | "READWRITE" => count == 0,
         "CONFIG" => count >= 2,
         "PING" => count <= 1,
@@ -61,6 +67,9 @@ pub(crate) fn parse(mut strings: Strings) -> Result<Action, Reply> {
     if !is_counted {
         let name = name.to_ascii_lowercase();
         return Err(Reply::error(format!("ERR wrong number of arguments for '{name}' command")));
+    }
+    if strings.iter().any(|string| string == Registry::KEY) {
+        return Err(Reply::error("ERR this key is reserved"));
     }
     let mut next = || strings.pop_front().unwrap_or_default();
     Ok(match name {
@@ -96,6 +105,7 @@ pub(crate) fn parse(mut strings: Strings) -> Result<Action, Reply> {
         "COMMAND" => Action::Reply(Reply::Array(Vec::new())),
         "CONFIG" if next().eq_ignore_ascii_case(b"GET") => Action::Reply(Reply::Array(Vec::new())),
         "INFO" => Action::Info,
+        "PM.CLUSTER" => cluster(strings.make_contiguous())?,
         "QUIT" => Action::Quit,
         _ => {
             let name: String = name.chars().take(64).collect();
@@ -135,6 +145,23 @@ fn hello(mut strings: Strings) -> Result<Action, Reply> {
     }
 }
 
+fn cluster(strings: &[Vec<u8>]) -> Result<Action, Reply> {
+    let id = |text: &Vec<u8>| {
+        u64::try_from(integer(text)?).map_err(|_| Reply::error("ERR the number of a node is not negative"))
+    };
+    match strings {
+        [name] if name.eq_ignore_ascii_case(b"STATUS") => Ok(Action::Status),
+        [name, node, address] if name.eq_ignore_ascii_case(b"ADD") => {
+            let address = str::from_utf8(address).map_err(|_| Reply::error("ERR the address is no text"))?;
+            Ok(Action::Change(Change::Add { id: id(node)?, address: address.to_owned() }))
+        }
+        [name, node] if name.eq_ignore_ascii_case(b"REMOVE") => {
+            Ok(Action::Change(Change::Remove { id: id(node)? }))
+        }
+        _ => Err(Reply::error("ERR only STATUS, ADD id address and REMOVE id")),
+    }
+}
+
 fn client(subcommand: &[u8]) -> Result<Action, Reply> {
     Ok(Action::Reply(match subcommand.to_ascii_uppercase().as_slice() {
         b"SETNAME" | b"SETINFO" => Reply::OK,
@@ -170,6 +197,10 @@ mod tests {
         assert_eq!(action("PM.RANGE a b 99999999"), Ok(Action::Read(range)));
         assert_eq!(action("AUTH user secret"), Ok(Action::Auth(b"secret".into())));
         assert_eq!(action("HELLO 2 AUTH default secret"), Ok(Action::Hello(Some(b"secret".into()))));
+        assert_eq!(action("PM.CLUSTER status"), Ok(Action::Status));
+        let add = Change::Add { id: 4, address: "127.0.0.1:7".to_owned() };
+        assert_eq!(action("PM.CLUSTER add 4 127.0.0.1:7"), Ok(Action::Change(add)));
+        assert_eq!(action("PM.CLUSTER REMOVE 4"), Ok(Action::Change(Change::Remove { id: 4 })));
         assert_eq!(action("PING"), Ok(Action::Reply(Reply::Simple("PONG"))));
         assert_eq!(action("QUIT"), Ok(Action::Quit));
     }
@@ -196,6 +227,13 @@ mod tests {
             "PM.RANGE a b -1",
             "DBSIZE 1",
             "EXPIRE k 1",
+            "PM.CLUSTER",
+            "PM.CLUSTER add 4",
+            "PM.CLUSTER remove -1",
+            "PM.CLUSTER remove 4 5",
+            "SET \0pm.nodes 1",
+            "GET \0pm.nodes",
+            "MSET a 1 \0pm.nodes 1",
             "",
         ] {
             assert!(action(line).is_err(), "{line}");

@@ -1,15 +1,15 @@
 //! `pm store serve`: a node of a cluster.
 
-use super::args::{Node, Serve};
+use super::super::args::{Node, Serve};
+use super::password;
 use crate::report::say;
-use miette::{Context as _, IntoDiagnostic as _, miette};
+use miette::miette;
 use pm_redis_server::{ServeError, ServeOptions, serve};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fs;
 
 /// Serves until a signal.
-pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
+pub(in super::super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
     let mut cluster = BTreeMap::new();
     for Node { id, address } in &args.cluster {
         if cluster.insert(*id, address.clone()).is_some() {
@@ -20,8 +20,9 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
         path: args.file.clone(),
         id: args.id,
         cluster,
+        joins: args.join,
         name: args.name.clone(),
-        password: password(args)?,
+        password: password::read(args.password_file.as_deref())?,
         clients: args.clients,
         log_entries: args.log_entries,
     };
@@ -53,16 +54,4 @@ pub(super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
         };
         miette!(help = help, "{error}")
     })
-}
-
-/// The first line of the file with the password.
-fn password(args: &Serve) -> miette::Result<Option<Vec<u8>>> {
-    let Some(file) = &args.password_file else { return Ok(None) };
-    let bytes = fs::read(file).into_diagnostic().wrap_err_with(|| file.display().to_string())?;
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let password = line.strip_suffix(b"\r").unwrap_or(line);
-    if password.is_empty() {
-        return Err(miette!("{}: the password is empty", file.display()));
-    }
-    Ok(Some(password.to_vec()))
 }
