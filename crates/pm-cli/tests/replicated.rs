@@ -682,3 +682,49 @@ fn members_that_cannot_be_changed_are_errors() {
         );
     }
 }
+
+/// Prometheus reads what a node counts. A request for anything else is an error of HTTP.
+#[test]
+fn metrics_count_what_clients_do() {
+    let cluster = Cluster::start(&["--metrics", "127.0.0.1:0"]);
+    let node = cluster.leader();
+    let mut client = cluster.client(node);
+    for number in 0..5 {
+        assert_eq!(client.call(&["SET", "a", &number.to_string()]).unwrap(), Reply::ok());
+    }
+    assert_eq!(client.call(&["GET", "a"]).unwrap(), Reply::bulk(b"4"));
+    assert_eq!(client.call(&["READONLY"]).unwrap(), Reply::ok());
+    let messages = fs::read_to_string(cluster.messages(node)).unwrap();
+    let address = messages.lines().find_map(|line| line.strip_prefix("metrics at http://")).unwrap();
+    let (address, path) = address.split_once('/').unwrap();
+    let get = |request: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+            .write_all(format!("{request}\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
+    };
+    let page = get(&format!("GET /{path} HTTP/1.1"));
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    let id = node + 1;
+    let lines = [
+        format!("pm_node {id}"),
+        format!("pm_leader {id}"),
+        "pm_is_leader 1".to_owned(),
+        "pm_voters 3".to_owned(),
+        "pm_reads_total 1".to_owned(),
+        "pm_writes_total{outcome=\"executed\"} 5".to_owned(),
+        "pm_writes_total{outcome=\"unknown\"} 0".to_owned(),
+        format!("pm_lag{{node=\"{id}\"}} 0"),
+        "# EOF".to_owned(),
+    ];
+    for line in lines {
+        assert!(page.lines().any(|found| found == line), "{line}: {page}");
+    }
+    assert!(get("GET /other HTTP/1.1").starts_with("HTTP/1.1 404"));
+    assert!(get("POST /metrics HTTP/1.1").starts_with("HTTP/1.1 404"));
+    assert!(get("nonsense").starts_with("HTTP/1.1 400"));
+}

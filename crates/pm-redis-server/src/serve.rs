@@ -39,6 +39,8 @@ pub struct ServeOptions {
     pub joins: bool,
     /// The name of the cluster.
     pub name: String,
+    /// The address for Prometheus, which reads `/metrics` there.
+    pub metrics: Option<String>,
     /// The password of clients and nodes.
     pub password: Option<Vec<u8>>,
     /// The number of clients.
@@ -60,10 +62,15 @@ pub fn serve(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
 }
 
 async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), ServeError> {
-    let ServeOptions { path, id, cluster, joins, name, password, clients, log_entries } = options;
+    let ServeOptions { path, id, cluster, joins, name, metrics, password, clients, log_entries } = options;
     let known = || cluster.keys().copied().collect();
     let address = cluster.get(id).ok_or_else(|| ServeError::NoAddress { id: *id, known: known() })?;
     let listener = listen(address, password.is_some()).await?;
+    let metrics = match metrics {
+        // They tell no contents, and need no password.
+        Some(address) => Some(listen(address, true).await?),
+        None => None,
+    };
     let failed = |error| ServeError::Storage { path: path.clone(), error };
     let store = Store::open(path, &StoreOptions::new())
         .map_err(|error| ServeError::Open { path: path.clone(), error: Box::new(error) })?;
@@ -98,6 +105,11 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
             tokio::time::sleep(MEASURE).await;
         }
     });
+    if let Some(listener) = metrics {
+        // The port may be one that the kernel has chosen.
+        eprintln!("metrics at http://{}/metrics", listener.local_addr()?);
+        tokio::spawn(node::serve_metrics(Arc::clone(&member), listener));
+    }
     let (mut terminated, mut interrupted) =
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     ready(address);

@@ -172,6 +172,9 @@ pub(crate) struct Serve {
     /// A file with a password, which clients and the other nodes must have. Needed for addresses that other machines can reach.
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
+    /// An address for Prometheus, which reads http://ADDRESS/metrics. It needs no password.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<String>,
     /// The entries of the log that are kept for nodes that lag behind. A node that lags further receives the whole state.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub(crate) log_entries: u64,

@@ -158,6 +158,7 @@ impl Client {
     }
 
     async fn read(&mut self, read: &Read) -> Reply {
+        self.member.counts.read();
         if !self.is_read_only
             && let Err(reason) = self.member.confirm().await
         {
@@ -196,7 +197,9 @@ impl Client {
     /// Replies to all writes.
     async fn settle(&mut self) -> io::Result<()> {
         while let Some(submitted) = self.submitted.pop_front() {
-            let reply = match submitted.await {
+            let outcome = submitted.await;
+            self.member.counts.write(&outcome);
+            let reply = match outcome {
                 Outcome::Answer(Answer::Done) => Reply::OK,
                 Outcome::Answer(Answer::Unchanged) => Reply::Nil,
                 Outcome::Answer(Answer::Number(number)) => Reply::Integer(number),

@@ -1,5 +1,6 @@
 //! A member of the cluster: proposes writes to the leader, and confirms reads.
 
+use super::counts::Counts;
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
 use openraft::Raft;
@@ -53,6 +54,7 @@ pub(crate) struct Member {
     pub(crate) identity: Arc<Identity>,
     pub(crate) limits: Limits,
     pub(crate) clients: AtomicU64,
+    pub(super) counts: Counts,
     storage: Arc<Storage<Map>>,
     pub(super) links: Links,
     reads: mpsc::Sender<Confirmation>,
@@ -83,6 +85,7 @@ impl Member {
             identity,
             limits,
             clients: AtomicU64::new(0),
+            counts: Counts::default(),
             storage,
             links,
             reads,
@@ -276,6 +279,8 @@ impl Member {
         if let Ok(stats) = self.storage.store().stats() {
             let is_full = stats.pool_bytes.saturating_sub(stats.used_bytes) < stats.pool_bytes / 8;
             self.is_full.store(is_full, Ordering::Relaxed);
+            self.counts.store_bytes.store(stats.pool_bytes, Ordering::Relaxed);
+            self.counts.used_bytes.store(stats.used_bytes, Ordering::Relaxed);
         }
     }
 

@@ -2,9 +2,12 @@
 
 mod client;
 mod cluster;
+mod counts;
 mod listen;
 mod member;
+mod metrics;
 mod peer;
 
 pub(crate) use listen::serve;
 pub(crate) use member::{Limits, Member};
+pub(crate) use metrics::serve_metrics;

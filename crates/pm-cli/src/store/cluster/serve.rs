@@ -21,6 +21,7 @@ pub(in super::super) fn run(args: &Serve, json: bool) -> miette::Result<()> {
         id: args.id,
         cluster,
         joins: args.join,
+        metrics: args.metrics.clone(),
         name: args.name.clone(),
         password: password::read(args.password_file.as_deref())?,
         clients: args.clients,
