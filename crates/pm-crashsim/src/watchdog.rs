@@ -1,4 +1,5 @@
-//! Says that a check does not return. A check that waits for a lock, or loops without a look at the region, is stopped by no limit.
+//! Says that a check, or an operation under a scheduler, does not return. One that waits for a lock, or loops without a look at the region, is stopped by no
+//! limit.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,6 +20,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Watched {
     name: &'static str,
+    /// What does not return, for the report.
+    what: &'static str,
     /// The milliseconds of the longest check that has returned, and one more; 0 if none has.
     longest_ms: AtomicU64,
 }
@@ -31,8 +34,8 @@ struct Slot {
     /// As [`Watched::longest_ms`], when the check began.
     longest_ms: AtomicU64,
     is_reported: AtomicBool,
-    /// Of the search.
-    name: Mutex<&'static str>,
+    /// Of the search, and what it runs.
+    names: Mutex<Names>,
 }
 
 /// A check in progress, until it is dropped. Then the check that it was run by, if there is one, is watched again.
@@ -44,7 +47,10 @@ pub(crate) struct Check<'w> {
 }
 
 /// What a slot holds.
-type State = (u64, u64, bool, &'static str);
+type State = (u64, u64, bool, Names);
+
+/// The names of a search and of what it runs.
+type Names = (&'static str, &'static str);
 
 struct Watchdog {
     start: Instant,
@@ -101,14 +107,14 @@ impl Watchdog {
 
 impl Slot {
     fn state(&self) -> State {
-        let name = *self.name.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = *self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let is_reported = self.is_reported.load(Ordering::Relaxed);
-        (self.begun_ms.load(Ordering::Relaxed), self.longest_ms.load(Ordering::Relaxed), is_reported, name)
+        (self.begun_ms.load(Ordering::Relaxed), self.longest_ms.load(Ordering::Relaxed), is_reported, names)
     }
 
-    fn set(&self, (begun_ms, longest_ms, is_reported, name): State) {
+    fn set(&self, (begun_ms, longest_ms, is_reported, names): State) {
         self.begun_ms.store(0, Ordering::Release);
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
         self.longest_ms.store(longest_ms, Ordering::Relaxed);
         self.is_reported.store(is_reported, Ordering::Relaxed);
         self.begun_ms.store(begun_ms, Ordering::Release);
@@ -128,23 +134,33 @@ impl Slot {
         if taken_ms < limit_ms || self.is_reported.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let (.., name) = self.state();
-        Some(format!("{name}: a check has not returned for {:.1} s; {before}", taken_ms as f64 / 1e3))
+        let (.., (name, what)) = self.state();
+        Some(format!("{name}: {what} has not returned for {:.1} s; {before}", taken_ms as f64 / 1e3))
     }
 }
 
 impl Watched {
     /// Watches the checks of a search under the model with this name.
-    pub(crate) const fn new(name: &'static str) -> Self {
-        Self { name, longest_ms: AtomicU64::new(0) }
+    pub(crate) const fn checks(name: &'static str) -> Self {
+        Self::new(name, "a check")
     }
 
-    /// Begins a check of the calling thread.
+    /// Watches what `what` says.
+    pub(crate) const fn new(name: &'static str, what: &'static str) -> Self {
+        Self { name, what, longest_ms: AtomicU64::new(0) }
+    }
+
+    /// Begins a check, or what else is watched, of the calling thread.
     pub(crate) fn begin(&self) -> Check<'_> {
         let watchdog = Watchdog::get();
         let slot = watchdog.slot();
         let (outer, begun_ms) = (slot.state(), watchdog.now_ms());
-        slot.set((begun_ms.saturating_add(1), self.longest_ms.load(Ordering::Relaxed), false, self.name));
+        slot.set((
+            begun_ms.saturating_add(1),
+            self.longest_ms.load(Ordering::Relaxed),
+            false,
+            (self.name, self.what),
+        ));
         Check { watched: self, slot, outer, begun_ms }
     }
 }
@@ -165,7 +181,7 @@ mod tests {
     fn check_that_does_not_return_is_reported_once() {
         let slot = Slot::default();
         assert_eq!(slot.report(1 << 40), None, "there is no check");
-        slot.set((101, 2_501, false, "px86-line"));
+        slot.set((101, 2_501, false, ("px86-line", "a check")));
         assert_eq!(slot.report(25_099), None);
         let said = slot.report(25_100).unwrap();
         assert_eq!(
@@ -173,25 +189,25 @@ mod tests {
             "px86-line: a check has not returned for 25.0 s; the longest one before it took 2.500 s"
         );
         assert_eq!(slot.report(30_000), None, "once");
-        slot.set((101, 2, false, "page"));
+        slot.set((101, 2, false, ("page", "a check")));
         assert_eq!(slot.report(1_099), None, "ten times a millisecond is no time");
         assert!(slot.report(1_100).unwrap().starts_with("page: "), "the search of this check");
-        slot.set((101, 0, false, "eadr"));
+        slot.set((101, 0, false, ("eadr", "a check")));
         assert_eq!(slot.report(10_099), None);
         assert!(slot.report(10_100).unwrap().ends_with("; it is the first one"));
     }
 
     #[test]
     fn slot_has_the_innermost_check() {
-        let watched = Watched::new("page");
+        let watched = Watched::checks("page");
         drop(watched.begin());
         let outer = watched.begin();
         let before = outer.slot.state();
-        assert!(before.0 != 0 && before.1 != 0 && before.3 == "page", "{before:?}");
+        assert!(before.0 != 0 && before.1 != 0 && before.3 == ("page", "a check"), "{before:?}");
         // A check that runs another one, of another search.
-        let other = Watched::new("eadr");
+        let other = Watched::checks("eadr");
         let inner = other.begin();
-        assert_eq!((inner.slot.state().1, inner.slot.state().3), (0, "eadr"));
+        assert_eq!((inner.slot.state().1, inner.slot.state().3), (0, ("eadr", "a check")));
         drop(inner);
         assert_eq!(outer.slot.state(), before);
         let slot = Arc::clone(&outer.slot);

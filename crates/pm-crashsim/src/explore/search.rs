@@ -64,7 +64,7 @@ pub(super) fn explore_record<A: Sync, V: Verdict>(
     let mut linted = Coverage::default();
     settings.lint(trace, &settings.lints, &mut linted)?;
     let is_quiet = is_quiet();
-    let watched = Watched::new(settings.rules.model.name());
+    let watched = Watched::checks(settings.rules.model.name());
     let complain = |crash: &Crash<'_, A>| {
         let _check = watched.begin();
         let failed = inherit_quiet(is_quiet, || catch(|| check(crash).failure()));

@@ -5,12 +5,17 @@
 use crate::explore::{History, Memory, catch};
 use crate::sim::Scheduler;
 use crate::trace::Trace;
+use crate::watchdog::Watched;
 use crate::{Coverage, Crash, Explorer, Failure, Image, Run, Site, Verdict};
 use core::fmt;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// What the watchdog says of an operation that does not return: all threads of a scheduler are one of the system, which such a lock blocks.
+const WATCHED: &str =
+    "an operation (perhaps it holds a lock of std, not of the scheduler, over an access to the region)";
 
 /// The number of schedules that may run ahead of their exploration.
 const AHEAD: usize = 1024;
@@ -96,7 +101,13 @@ pub(super) fn explore<A: Clone + Eq + Hash + Send + Sync, F: Send, V: Verdict>(
         scope.spawn(move || {
             let (explorer, image) = (explorer.clone(), image.clone());
             let ended = catch(|| {
-                run_all(Recorder { explorer, image, operation, reports: reports.clone() });
+                run_all(Recorder {
+                    explorer,
+                    image,
+                    operation,
+                    reports: reports.clone(),
+                    watched: Watched::new("schedules", WATCHED),
+                });
                 None
             });
             // Sent, because a scheduler that panics may have leaked its threads, and the sender with them. An
@@ -137,6 +148,7 @@ pub(super) struct Recorder<A, F> {
     image: Image,
     operation: F,
     reports: SyncSender<Report<A>>,
+    watched: Watched,
 }
 
 /// The exploration has ended, and no more schedules are needed.
@@ -150,7 +162,9 @@ impl<A, F> Recorder<A, F> {
     {
         let pmem = Arc::new(self.explorer.recorded(&self.image).scheduled_by(scheduler));
         let run = Arc::new(Run::new(Arc::clone(&pmem), Vec::new()));
+        let watched = self.watched.begin();
         let failed = (self.operation)(&run).failure();
+        drop(watched);
         let (acked, sites, trace) = (run.take_acked(), pmem.sites(), pmem.take_trace());
         let record = Record { trace, acked, sites, failed };
         self.reports.send(Report::Schedule(Box::new(record))).map_err(|_| Enough)

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod foreign_lock;
 mod loom_queue;
 mod queue;
 mod shuttle_queue;
