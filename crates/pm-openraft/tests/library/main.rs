@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod crash;
+mod failures;
 mod program;
 mod reopened;
 mod snapshots;
