@@ -144,7 +144,11 @@ impl Cluster {
     }
 
     fn create(&self, node: usize) {
-        let created = pm().args(["store", "create", "--size", "128M"]).arg(self.path(node)).output().unwrap();
+        self.create_sized(node, "128M");
+    }
+
+    fn create_sized(&self, node: usize, size: &str) {
+        let created = pm().args(["store", "create", "--size", size]).arg(self.path(node)).output().unwrap();
         assert!(created.status.success(), "{created:?}");
     }
 
@@ -727,4 +731,60 @@ fn metrics_count_what_clients_do() {
     assert!(get("GET /other HTTP/1.1").starts_with("HTTP/1.1 404"));
     assert!(get("POST /metrics HTTP/1.1").starts_with("HTTP/1.1 404"));
     assert!(get("nonsense").starts_with("HTTP/1.1 400"));
+}
+
+/// Sets a value of 200 KB under a number, and returns the reply.
+fn set_long(client: &mut Client, number: u32) -> Reply {
+    let key = format!("long {number}");
+    client.send(&[vec![b"SET", key.as_bytes(), &[b'x'; 200 << 10]]]).unwrap();
+    client.receive().unwrap()
+}
+
+/// A follower whose store is full ends, and the others go on; with a longer file it has everything again. A leader refuses writes before its store is full, and takes
+/// removals, which make room.
+#[test]
+fn full_follower_ends_alone_and_full_leader_refuses_writes() {
+    let mut cluster = Cluster::start(&["--log-entries", "50"]);
+    let leader = cluster.leader();
+    let small = cluster.join();
+    cluster.kill(small);
+    fs::remove_file(cluster.path(small)).unwrap();
+    cluster.create_sized(small, "16M");
+    cluster.serve(small);
+    cluster.manage(leader, &["add", &cluster.address(small)]).unwrap();
+    let mut client = cluster.client(leader);
+    for number in 0..100 {
+        assert_eq!(set_long(&mut client, number), Reply::ok(), "{number}");
+    }
+    let ended = wait_for(|| cluster.nodes[small].as_mut().unwrap().try_wait().unwrap());
+    let messages = fs::read_to_string(cluster.messages(small)).unwrap();
+    assert!(!ended.success() && messages.contains("full") && messages.contains("store grow"), "{messages}");
+    cluster.nodes[small] = None;
+    assert_eq!(set_long(&mut client, 100), Reply::ok());
+    let grown = pm().args(["store", "grow", "--size", "128M"]).arg(cluster.path(small)).output().unwrap();
+    assert!(grown.status.success(), "{grown:?}");
+    cluster.serve(small);
+    cluster.settle();
+    assert_eq!(cluster.local(small).call(&["DBSIZE"]).unwrap(), Reply::Integer(101));
+
+    let mut count = 101;
+    let refused = loop {
+        match set_long(&mut client, count) {
+            Reply::Error(reason) => break reason,
+            reply => assert_eq!(reply, Reply::ok()),
+        }
+        count += 1;
+    };
+    assert!(refused.contains("the store is full"), "{refused}");
+    assert!((300..640).contains(&count), "{count} values of 200 KB in 128 MiB");
+    cluster.settle();
+    for number in 0..count / 2 {
+        assert_eq!(client.call(&["DEL", &format!("long {number}")]).unwrap(), Reply::Integer(1));
+    }
+    wait_for(|| (set_long(&mut client, 0) == Reply::ok()).then_some(()));
+    cluster.settle();
+    let expected = Reply::Integer(i64::from(count - count / 2 + 1));
+    for node in cluster.alive() {
+        assert_eq!(cluster.local(node).call(&["DBSIZE"]).unwrap(), expected);
+    }
 }

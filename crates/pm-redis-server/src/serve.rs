@@ -161,7 +161,7 @@ fn config(name: &str, rank: u64, log_entries: u64) -> Config {
         max_payload_entries: 1000,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(log_entries.max(1)),
         max_in_snapshot_log_to_keep: log_entries,
-        purge_batch_size: 1000,
+        purge_batch_size: (log_entries / 10).clamp(1, 1000),
         ..Config::default()
     }
 }

@@ -4,7 +4,7 @@ use super::member::Member;
 use crate::peer::{Body, Change, Description, Link, NodeStatus, Outcome, Request, Status};
 use crate::program::{Answer, Command, Registry};
 use openraft::{BasicNode, ChangeMembers};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -14,6 +14,9 @@ const DESCRIPTION: Duration = Duration::from_secs(5);
 
 /// How long the leader may take to answer.
 const STATUS: Duration = Duration::from_secs(2);
+
+/// How long a change may take when the nodes have the log. Without a majority it takes until there is one.
+const CHANGE: Duration = Duration::from_secs(20);
 
 /// The time between two looks at a node that receives the log.
 const LOOK: Duration = Duration::from_millis(50);
@@ -95,11 +98,10 @@ impl Member {
             Some(_) => {}
             None => self.register_new(id, &address).await?,
         }
-        let added = self.raft.add_learner(id, BasicNode::new(address), false).await;
-        added.map_err(|error| error.to_string())?;
+        let node = ChangeMembers::AddNodes(BTreeMap::from([(id, BasicNode::new(address))]));
+        self.change_membership(node, true).await?;
         self.await_log(id).await?;
-        let voter = ChangeMembers::AddVoterIds(BTreeSet::from([id]));
-        self.raft.change_membership(voter, true).await.map(drop).map_err(|error| error.to_string())
+        self.change_membership(ChangeMembers::AddVoterIds(BTreeSet::from([id])), true).await
     }
 
     /// Registers the file of a node that is to be added.
@@ -157,7 +159,19 @@ impl Member {
         } else {
             ChangeMembers::RemoveNodes(BTreeSet::from([id]))
         };
-        self.raft.change_membership(removed, false).await.map(drop).map_err(|error| error.to_string())
+        self.change_membership(removed, false).await
+    }
+
+    async fn change_membership(
+        &self,
+        change: ChangeMembers<u64, BasicNode>,
+        retain: bool,
+    ) -> Result<(), String> {
+        match timeout(CHANGE, self.raft.change_membership(change, retain)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no majority answers; the change may still be made".to_owned()),
+        }
     }
 
     fn registry(&self) -> Result<Registry, String> {
