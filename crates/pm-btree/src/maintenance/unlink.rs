@@ -109,9 +109,11 @@ fn unlink_some<P: Pmem>(session: &Session<P>, tree: &Tree, _: &HeldOff<'_>) -> R
     if linked.is_ok() {
         segments.iter().for_each(|segment| segment.publish(tree));
     }
+    // From left to right: a reader that comes to a leaf whose change has ended finds that its left one has changed. Only the end of the change, and not the use of its
+    // frame by another leaf, has a new version.
     for Segment { left, empty, .. } in &segments {
-        empty.iter().for_each(|(_, leaf, _)| leaf.end());
         left.end();
+        empty.iter().for_each(|(_, leaf, _)| leaf.end());
     }
     linked?;
     for (_, leaf, low) in segments.iter().flat_map(|segment| &segment.empty) {

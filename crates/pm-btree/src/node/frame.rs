@@ -538,4 +538,82 @@ mod interleaved {
     fn loom_get_during_split_finds_value_or_right_sibling() {
         check(Model::split, |first, second| matches!((first, second), (Some(1), _) | (None, None)));
     }
+
+    /// Three leaves. The one in the middle is empty, and the key is in the last one.
+    struct Chain {
+        frames: [Frame; 3],
+    }
+
+    const LEFT: FrameId = FrameId(0);
+    const EMPTY: FrameId = FrameId(1);
+    const RIGHT: FrameId = FrameId(2);
+
+    impl Chain {
+        fn new() -> Arc<Self> {
+            let frames: [Frame; 3] = Default::default();
+            for (frame, next, head) in [(0, EMPTY, KEY - 1), (1, RIGHT, KEY), (2, FrameId::NONE, 0)] {
+                frames[frame].set_next(next, Separator { head, record: 0, len: 0 });
+                frames[frame].lock().publish();
+            }
+            frames[2].live.store(1, Ordering::Relaxed);
+            Arc::new(Self { frames })
+        }
+
+        fn frame(&self, id: FrameId) -> &Frame {
+            &self.frames[id.0 as usize]
+        }
+
+        /// As `unlink_some`, for one leaf.
+        fn unlink(&self) {
+            let (left, empty) = (self.frame(LEFT).lock(), self.frame(EMPTY).lock());
+            left.begin();
+            empty.begin();
+            left.set_next(RIGHT, empty.high());
+            left.end();
+            empty.end();
+        }
+
+        /// As a split prepares the frame of a node that nothing refers to: here that of the leaf that was unlinked, for the last leaf of another tree.
+        fn reuse(&self) {
+            self.frame(EMPTY).set_next(FrameId::NONE, Separator { head: 0, record: 0, len: 0 });
+        }
+
+        /// As `Tree::move_right` and `get`, from a leaf to the left, to which an index leads that lacks the others: whether there is a slot. Gives up after some
+        /// attempts.
+        fn has_key(&self) -> Option<bool> {
+            (0..3).find_map(|_| self.try_has_key())
+        }
+
+        /// `None` if a leaf has changed meanwhile.
+        fn try_has_key(&self) -> Option<bool> {
+            let mut id = LEFT;
+            let mut snapshot = self.frame(id).snapshot();
+            while let Some((next, high)) = self.frame(id).right()
+                && high.head <= KEY
+            {
+                let of_right = self.frame(next).snapshot();
+                if !self.frame(id).is_current(snapshot) {
+                    return None;
+                }
+                (id, snapshot) = (next, of_right);
+            }
+            self.frame(id).is_current(snapshot).then_some(snapshot.live != 0)
+        }
+    }
+
+    #[test]
+    fn loom_get_beyond_a_leaf_that_is_unlinked_and_reused_finds_the_key() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
+            let chain = Chain::new();
+            let other = Arc::clone(&chain);
+            let thread = thread::spawn(move || {
+                other.unlink();
+                other.reuse();
+            });
+            assert_ne!(chain.has_key(), Some(false), "the key is in the last leaf");
+            thread.join().expect("no thread panics");
+        });
+    }
 }
