@@ -4,7 +4,7 @@ use std::env;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 
@@ -35,6 +35,8 @@ pub(crate) enum Step {
     Tidy,
     /// Unit, integration, property, crash and doc tests of the workspace.
     Tests,
+    /// Three nodes of `pm store serve` with kills, stops and cut links: what their clients see is linearizable. PM_REPLICATED_OPERATIONS, PM_REPLICATED_SEED.
+    Replicated,
     /// Tests on a real kernel.
     Kernel,
     /// cargo doc --workspace; warnings are errors.
@@ -55,6 +57,12 @@ const KERNEL: [(&str, &str); 2] =
     [("xtask", "tests/vm_boot.rs"), ("pm-system-tests", "tests/kernel/main.rs")];
 /// The test on a real kernel that runs without `--deep`: a disk on a DAX file, served over ublk, with ext4 and XFS on it.
 const ONE_KERNEL_TEST: &str = "file_systems_and_a_verified_load_on_a_dax_file";
+
+/// The test program that checks replicated stores from outside.
+const REPLICATED: (&str, &str) = ("pm-cli", "tests/linearizable/main.rs");
+
+/// Where Go is, if it is not on `PATH`.
+const GO: &str = "/usr/local/go/bin/go";
 
 /// The niceness of a step beside another: the other takes longer, and leaves a processor idle while a guest runs.
 const NICENESS: i32 = 5;
@@ -203,6 +211,7 @@ impl Step {
                 _ => bail!("violations of the house rules are listed above"),
             },
             Self::Tests => tests(output),
+            Self::Replicated => replicated(output),
             Self::Kernel => kernel(context.deep, output),
             Self::Docs => {
                 let doc = ["doc", "--workspace", "--no-deps", "--quiet"];
@@ -215,10 +224,10 @@ impl Step {
     }
 }
 
-/// All tests but those on a real kernel.
+/// All tests but those on a real kernel and the outside check of replicated stores.
 fn tests(output: &Output) -> Result<String> {
     apt::ensure(&[NEEDS.to_vec(), Vm::needs()].concat())?;
-    let suite = Suite::build(root(), |program| !boots_guests(program))?;
+    let suite = Suite::build(root(), |program| !boots_guests(program) && !is_at(program, REPLICATED))?;
     let mut summary = suite.run()?;
     let documentation = output.cargo(&["test", "--workspace", "--doc", "--quiet"], None);
     if documentation.is_err() {
@@ -259,7 +268,27 @@ fn kernel(deep: bool, output: &Output) -> Result<String> {
 }
 
 fn boots_guests(program: &Program) -> bool {
-    KERNEL.contains(&(program.package.name.as_str(), program.source.as_str()))
+    KERNEL.iter().any(|place| is_at(program, *place))
+}
+
+fn is_at(program: &Program, (package, source): (&str, &str)) -> bool {
+    program.package.name == package && program.source == source
+}
+
+/// The outside check of replicated stores.
+fn replicated(output: &Output) -> Result<String> {
+    let programs = build(root(), &packages(root())?)?;
+    let program = programs.iter().find(|program| is_at(program, REPLICATED));
+    let Some(program) = program else { bail!("there is no test program {}", REPLICATED.1) };
+    // One after the other: each has a cluster of its own.
+    let arguments = ["--test-threads=1", "--nocapture"].map(str::to_owned);
+    let status = program.run_all(&arguments, &output.file()?)?;
+    ensure!(status.success(), "{}: {status}", program.describe());
+    let has_go = apt::find("go").is_some() || Path::new(GO).is_file();
+    Ok(match has_go {
+        true => "by Porcupine and a checker in Rust".to_owned(),
+        false => "by the checker in Rust alone; Go is not on this machine, which Porcupine needs".to_owned(),
+    })
 }
 
 fn loom(output: &Output) -> Result<()> {
