@@ -135,6 +135,7 @@ fn local_reads_are_found() {
     let illegal = verdicts.values().filter(|verdict| matches!(verdict, Verdict::Illegal(_))).count();
     assert!(illegal > 0, "no checker has found reads of old values");
     println!("{illegal} of {} keys are not linearizable, as they should be", verdicts.len());
+    fs::remove_file(run.file()).unwrap();
 }
 
 /// A node's file is set back to an older copy, which was then opened so often that the other nodes do not know it for one. What it has acknowledged together
@@ -197,4 +198,28 @@ fn write_that_an_old_copy_has_lost_is_found() {
         porcupine::write(&history, &file);
         compare(&verdicts, &porcupine::check(program, &file));
     }
+}
+
+/// What the other tests rely on: a cut holds all bytes between nodes, so that the rest elects another leader, and the one that is cut off confirms nothing.
+#[test]
+fn leader_behind_cut_links_confirms_nothing() {
+    let (cluster, network) = cluster_behind_proxies();
+    let leader = cluster.leader();
+    let others = [(leader + 1) % 3, (leader + 2) % 3];
+    for other in others {
+        network.cut(leader, other);
+        network.cut(other, leader);
+    }
+    let named = others.map(|other| {
+        wait_for(|| {
+            let named = cluster.info(other, "leader_id").parse::<usize>().ok()? - 1;
+            (named != leader).then_some(named)
+        })
+    });
+    assert!(others.contains(&named[0]), "{named:?}");
+    let reply = cluster.client(leader).call(&["GET", "key"]).unwrap();
+    assert!(matches!(&reply, Reply::Error(error) if error.starts_with("CLUSTERDOWN")), "{reply:?}");
+    network.heal();
+    cluster.settle();
+    assert_eq!(cluster.client(leader).call(&["GET", "key"]).unwrap(), Reply::Bulk(None));
 }

@@ -105,7 +105,7 @@ impl Run {
     }
 
     /// The history's file.
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("replicated-{}-{}.jsonl", self.name, self.seed))
     }
 
