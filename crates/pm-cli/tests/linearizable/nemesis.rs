@@ -14,6 +14,8 @@ use std::time::Duration;
 pub(crate) enum Fault {
     /// kill -9.
     KillLeader,
+    /// kill -9, and started again before the others miss it.
+    RestartLeader,
     KillFollower,
     /// The leader, and the one after it as soon as there is one.
     KillTwoLeaders,
@@ -38,11 +40,13 @@ pub(crate) enum Fault {
 }
 
 /// The faults, as often as they are tried in a round.
-const ROUND: [Fault; 21] = [
+const ROUND: [Fault; 23] = [
     Fault::KillLeader,
     Fault::KillLeader,
     Fault::KillLeader,
     Fault::KillLeader,
+    Fault::RestartLeader,
+    Fault::RestartLeader,
     Fault::KillTwoLeaders,
     Fault::KillTwoLeaders,
     Fault::KillFollower,
@@ -132,6 +136,10 @@ impl Nemesis<'_> {
             Fault::KillLeader => {
                 self.kill_leader(leader);
                 self.lost(KILLED);
+            }
+            Fault::RestartLeader => {
+                self.kill_leader(leader);
+                self.cluster.serve(leader);
             }
             Fault::KillFollower => self.cluster.kill(follower),
             Fault::KillTwoLeaders => {
