@@ -37,10 +37,13 @@ pub(crate) enum Fault {
     CutOneLink,
     /// All bytes are late.
     Delay,
+    /// A member is removed, and added again.
+    RemoveFollower,
+    RemoveLeader,
 }
 
 /// The faults, as often as they are tried in a round.
-const ROUND: [Fault; 23] = [
+const ROUND: [Fault; 25] = [
     Fault::KillLeader,
     Fault::KillLeader,
     Fault::KillLeader,
@@ -64,6 +67,8 @@ const ROUND: [Fault; 23] = [
     Fault::DeafLeader,
     Fault::CutOneLink,
     Fault::Delay,
+    Fault::RemoveFollower,
+    Fault::RemoveLeader,
 ];
 
 /// The longest time that a fault lasts, in milliseconds.
@@ -92,6 +97,8 @@ pub(crate) struct Nemesis<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) rng: Rng,
     pub(crate) events: Events,
+    /// The node that is no member now.
+    pub(crate) removed: Option<usize>,
 }
 
 impl Nemesis<'_> {
@@ -110,7 +117,6 @@ impl Nemesis<'_> {
 
     /// One fault: with operations before it, during it, and after it.
     fn step(&mut self, fault: Fault, share: u64) {
-        let leader = self.cluster.leader();
         let part = share / 3;
         let granted = self.workload.grant(part);
         // Amid operations.
@@ -118,6 +124,7 @@ impl Nemesis<'_> {
         wait_for(|| (self.workload.done() >= from).then_some(()));
         self.workload.grant(part);
         *self.events.faults.entry(fault).or_default() += 1;
+        let leader = self.cluster.leader();
         self.begin(fault, leader);
         let lasts = Duration::from_millis(self.rng.u64(..LASTS_MS));
         thread::sleep(lasts);
@@ -184,6 +191,8 @@ impl Nemesis<'_> {
                     self.cut(follower, other, [true, false]);
                 }
             }
+            Fault::RemoveFollower => self.remove(follower, leader),
+            Fault::RemoveLeader => self.remove(leader, follower),
             Fault::CutOneLink => self.cut(leader, follower, [true, true]),
             Fault::Delay => {
                 let most = self.rng.u64(1..150);
@@ -199,6 +208,17 @@ impl Nemesis<'_> {
 
     fn lost(&mut self, how: &'static str) {
         self.events.losses.entry(how).or_default().push(self.workload.now());
+    }
+
+    /// Removes a member, at another one.
+    fn remove(&mut self, node: usize, at: usize) {
+        let id = (node + 1).to_string();
+        // The leader may change meanwhile. One that was removed before the answer came is no longer a member.
+        wait_for(|| match self.cluster.manage(at, &["remove", &id]) {
+            Err(error) if !error.contains("has no node") => None,
+            _ => Some(()),
+        });
+        self.removed = Some(node);
     }
 
     /// Cuts what the first node sends, and what it receives. The connections last, as when packets are lost, or end.
@@ -222,6 +242,10 @@ impl Nemesis<'_> {
             if self.cluster.nodes[node].is_none() {
                 self.cluster.serve(node);
             }
+        }
+        if let Some(node) = self.removed.take() {
+            let address = format!("{}=127.0.0.1:{}", node + 1, self.cluster.peers[node]);
+            wait_for(|| self.cluster.manage((node + 1) % 3, &["add", &address]).ok());
         }
     }
 }

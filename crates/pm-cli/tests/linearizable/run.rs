@@ -89,6 +89,7 @@ impl Run {
                 workload: &workload,
                 rng,
                 events: Events::default(),
+                removed: None,
             };
             nemesis.run(self.operations, SHARE);
             let events = nemesis.events;
