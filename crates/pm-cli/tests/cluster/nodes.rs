@@ -81,7 +81,11 @@ impl Cluster {
     }
 
     pub(crate) fn create(&self, node: usize) {
-        let created = pm().args(["store", "create", "--size", "128M"]).arg(self.path(node)).output().unwrap();
+        self.create_sized(node, "128M");
+    }
+
+    pub(crate) fn create_sized(&self, node: usize, size: &str) {
+        let created = pm().args(["store", "create", "--size", size]).arg(self.path(node)).output().unwrap();
         assert!(created.status.success(), "{created:?}");
     }
 
