@@ -17,6 +17,8 @@ pub(crate) enum Fault {
     /// kill -9, and started again before the others miss it.
     RestartLeader,
     KillFollower,
+    /// Again while it receives what it has missed.
+    KillFollowerTwice,
     /// The leader, and the one after it as soon as there is one.
     KillTwoLeaders,
     KillAll,
@@ -43,7 +45,7 @@ pub(crate) enum Fault {
 }
 
 /// The faults, as often as they are tried in a round.
-const ROUND: [Fault; 25] = [
+const ROUND: [Fault; 27] = [
     Fault::KillLeader,
     Fault::KillLeader,
     Fault::KillLeader,
@@ -53,6 +55,8 @@ const ROUND: [Fault; 25] = [
     Fault::KillTwoLeaders,
     Fault::KillTwoLeaders,
     Fault::KillFollower,
+    Fault::KillFollowerTwice,
+    Fault::KillFollowerTwice,
     Fault::KillAll,
     Fault::EndLeader,
     Fault::EndFollower,
@@ -73,6 +77,9 @@ const ROUND: [Fault; 25] = [
 
 /// The longest time that a fault lasts, in milliseconds.
 const LASTS_MS: u64 = 2500;
+
+/// The longest time that a node has to receive what it has missed, in milliseconds.
+const CATCHES_UP_MS: u64 = 100;
 
 /// What has happened.
 #[derive(Debug, Default)]
@@ -126,14 +133,17 @@ impl Nemesis<'_> {
         *self.events.faults.entry(fault).or_default() += 1;
         let leader = self.cluster.leader();
         self.begin(fault, leader);
-        let lasts = Duration::from_millis(self.rng.u64(..LASTS_MS));
-        thread::sleep(lasts);
+        self.pause();
         if matches!(fault, Fault::KillTwoLeaders | Fault::KillAll) {
             self.lost(NO_MAJORITY);
         }
         self.heal();
         let granted = self.workload.grant(part);
         wait_for(|| (self.workload.done() >= granted).then_some(()));
+    }
+
+    fn pause(&mut self) {
+        thread::sleep(Duration::from_millis(self.rng.u64(..LASTS_MS)));
     }
 
     fn begin(&mut self, fault: Fault, leader: usize) {
@@ -149,6 +159,13 @@ impl Nemesis<'_> {
                 self.cluster.serve(leader);
             }
             Fault::KillFollower => self.cluster.kill(follower),
+            Fault::KillFollowerTwice => {
+                self.cluster.kill(follower);
+                self.pause();
+                self.cluster.serve(follower);
+                thread::sleep(Duration::from_millis(self.rng.u64(..CATCHES_UP_MS)));
+                self.cluster.kill(follower);
+            }
             Fault::KillTwoLeaders => {
                 self.kill_leader(leader);
                 let next = self.cluster.leader();

@@ -142,7 +142,7 @@ fn local_reads_are_found() {
 /// with one other node is lost when that one is away.
 #[test]
 fn write_that_an_old_copy_has_lost_is_found() {
-    let (mut cluster, _network) = cluster_behind_proxies();
+    let (mut cluster, _network) = cluster_behind_proxies(&mut Rng::new());
     let start = Instant::now();
     let mut history = Vec::new();
     let mut ask = |cluster: &Cluster, node: usize, action: Action| {
@@ -203,7 +203,7 @@ fn write_that_an_old_copy_has_lost_is_found() {
 /// What the other tests rely on: a cut holds all bytes between nodes, so that the rest elects another leader, and the one that is cut off confirms nothing.
 #[test]
 fn leader_behind_cut_links_confirms_nothing() {
-    let (cluster, network) = cluster_behind_proxies();
+    let (cluster, network) = cluster_behind_proxies(&mut Rng::new());
     let leader = cluster.leader();
     let others = [(leader + 1) % 3, (leader + 2) % 3];
     for other in others {

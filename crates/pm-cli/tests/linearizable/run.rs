@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// The operations of a fault, before, during and after it.
 const SHARE: u64 = 2500;
 
-/// The entries of the log that are kept: a node that is away for longer receives a snapshot.
-const LOG_ENTRIES: &str = "1000";
+/// Numbers of entries of the log that are kept, of which a run has one: with few of them, a node that was away receives a snapshot.
+const LOG_ENTRIES: [u16; 3] = [100, 1000, 20_000];
 
 /// A number in the environment.
 pub(crate) fn number(name: &str) -> Option<u64> {
@@ -28,8 +28,9 @@ pub(crate) fn number(name: &str) -> Option<u64> {
 }
 
 /// A cluster whose nodes reach each other by a network that can be cut.
-pub(crate) fn cluster_behind_proxies() -> (Cluster, Network) {
-    let mut cluster = Cluster::start(&["--log-entries", LOG_ENTRIES]);
+pub(crate) fn cluster_behind_proxies(rng: &mut Rng) -> (Cluster, Network) {
+    let log_entries = LOG_ENTRIES[rng.usize(..LOG_ENTRIES.len())].to_string();
+    let mut cluster = Cluster::start(&["--log-entries", &log_entries]);
     // Nodes keep the addresses of their first start: those of the proxies, which they have until then.
     cluster.settle();
     (0..3).for_each(|node| cluster.terminate(node));
@@ -72,9 +73,10 @@ impl Run {
     pub(crate) fn history(&self) -> Vec<Operation> {
         println!("PM_REPLICATED_SEED={} PM_REPLICATED_OPERATIONS={}", self.seed, self.operations);
         let start = Instant::now();
-        let (mut cluster, network) = cluster_behind_proxies();
-        let workload = Workload::new(&cluster.ports, self.reads_are_local);
         let mut rng = Rng::with_seed(self.seed);
+        let (mut cluster, network) = cluster_behind_proxies(&mut rng);
+        let filler = fill(&cluster);
+        let workload = Workload::new(&cluster.ports, self.reads_are_local);
         let seeds: Vec<u64> = (0..CLIENTS).map(|_| rng.u64(..)).collect();
         let (mut history, events) = thread::scope(|scope| {
             let ended = Ended(&workload);
@@ -99,7 +101,7 @@ impl Run {
             (history, events)
         });
         report(&history, &events, start.elapsed());
-        history.extend(final_reads(&cluster, &workload));
+        history.extend(final_reads(&cluster, &workload, filler));
         history.sort_by_key(|operation| operation.call);
         porcupine::write(&history, &self.file());
         history
@@ -138,8 +140,22 @@ pub(crate) fn compare(verdicts: &BTreeMap<String, Verdict>, others: &BTreeMap<St
     }
 }
 
+/// Stores keys that no client uses, so that a snapshot takes a while. Returns them.
+fn fill(cluster: &Cluster) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let pair = |number: u32| (format!("filler {number}").into_bytes(), vec![b'f'; 400]);
+    let filler: Vec<_> = (0..5000).map(pair).collect();
+    let mut client = cluster.client(0);
+    cluster.leader();
+    for pairs in filler.chunks(250) {
+        let strings = pairs.iter().flat_map(|(key, value)| [key.as_slice(), value]);
+        client.send(&[[&b"MSET"[..]].into_iter().chain(strings).collect()]).unwrap();
+        assert_eq!(client.receive().unwrap(), Reply::ok());
+    }
+    filler.into_iter().collect()
+}
+
 /// Waits until all nodes have the same, and reads every key that was used.
-fn final_reads(cluster: &Cluster, workload: &Workload) -> Vec<Operation> {
+fn final_reads(cluster: &Cluster, workload: &Workload, filler: BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Operation> {
     cluster.settle();
     let contents = [0, 1, 2].map(|node| cluster.contents(node));
     assert!(contents[0] == contents[1] && contents[1] == contents[2], "the nodes' contents differ");
@@ -149,7 +165,8 @@ fn final_reads(cluster: &Cluster, workload: &Workload) -> Vec<Operation> {
     let present = reads
         .iter()
         .filter_map(|read| Some((read.key.clone().into_bytes(), read.result?.to_string().into_bytes())));
-    assert_eq!(present.collect::<BTreeMap<_, _>>(), contents[0], "reads differ from the nodes' contents");
+    let expected: BTreeMap<_, _> = present.chain(filler).collect();
+    assert!(expected == contents[0], "reads differ from the nodes' contents");
     reads
 }
 
