@@ -7,7 +7,7 @@ use crate::program::Program;
 use crate::snapshot::Entries;
 use crate::storage::{Applied, Core, Writer};
 use pm_btree::Store;
-use pm_core::{Pmem, Region};
+use pm_core::{Domain, Pmem, Region};
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -27,10 +27,25 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> fmt::Debug for Storage<C, P> {
 impl<C: Program, P: Pmem + Send + Sync + 'static> Storage<C, P> {
     /// Opens the log and the state in a store, and creates their tables if they do not exist.
     ///
+    /// Where a fence is an instruction, writes are committed by the thread that makes them, and otherwise by a thread of their own.
+    ///
     /// # Errors
     /// When the store has other tables with these names, is full, or cannot be read.
     pub fn open(store: Store<P>) -> Result<Self, StorageError> {
-        let core = Arc::new(Core::open(store)?);
+        if store.heap().pool().pmem().domain() == Domain::Page {
+            return Self::open_with_writer(store);
+        }
+        let core = Arc::new(Core::open(store, true)?);
+        let writer = Arc::new(Writer::without_thread(Arc::clone(&core)));
+        Ok(Self { core, writer })
+    }
+
+    /// As [`open`](Self::open), with a thread that commits the writes in any domain.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_with_writer(store: Store<P>) -> Result<Self, StorageError> {
+        let core = Arc::new(Core::open(store, false)?);
         let writer = Arc::new(Writer::start(Arc::clone(&core)));
         Ok(Self { core, writer })
     }
@@ -40,7 +55,7 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Storage<C, P> {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn open_without_writer(store: Store<P>) -> Result<Self, StorageError> {
-        let core = Arc::new(Core::open(store)?);
+        let core = Arc::new(Core::open(store, false)?);
         let writer = Arc::new(Writer::without_thread(Arc::clone(&core)));
         Ok(Self { core, writer })
     }

@@ -24,6 +24,8 @@ pub(crate) struct Core<C: Program, P: Pmem> {
     pending: PendingPurges,
     /// Why no more is written.
     failed: Mutex<Option<StorageError>>,
+    /// Each write is committed by the thread that makes it.
+    is_direct: bool,
     program: PhantomData<fn() -> C>,
 }
 
@@ -38,6 +40,17 @@ struct LogMemory {
     tail: BTreeMap<u64, Arc<Vec<u8>>>,
 }
 
+/// Takes no more writes if the thread that commits panics: openraft's task ends then, and what waits must not wait for ever.
+struct Closing<'c, C: Program, P: Pmem + Send + Sync + 'static>(&'c Core<C, P>);
+
+impl<C: Program, P: Pmem + Send + Sync + 'static> Drop for Closing<'_, C, P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.close();
+        }
+    }
+}
+
 /// The index of an id, or 0 and up if there is none.
 fn next_index(id: Option<LogId<u64>>) -> u64 {
     id.map_or(0, |id| id.index + 1)
@@ -45,7 +58,9 @@ fn next_index(id: Option<LogId<u64>>) -> u64 {
 
 impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
     /// Opens the tables. A crash may have left entries that were purged: they are removed.
-    pub(crate) fn open(store: Store<P>) -> Result<Self, StorageError> {
+    ///
+    /// If `is_direct`, each write is committed before its call returns.
+    pub(crate) fn open(store: Store<P>, is_direct: bool) -> Result<Self, StorageError> {
         let tables = Arc::new(Tables::open(store)?);
         let purged = tables.purged()?;
         if let Some(purged) = purged {
@@ -65,6 +80,7 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
             state,
             pending: PendingPurges::default(),
             failed: Mutex::default(),
+            is_direct,
             program: PhantomData,
         })
     }
@@ -173,20 +189,20 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
         }
         log.last = last;
         log.tail.extend(encoded.iter().map(|(index, entry)| (*index, Arc::clone(entry))));
-        self.push(Write::Append(encoded), done);
+        self.push(log, Write::Append(encoded), done);
         Ok(())
     }
 
     pub(crate) fn save_vote(&self, vote: Vote<u64>, done: Done) {
         let mut log = self.lock_log();
         log.vote = Some(vote);
-        self.push(Write::Vote(vote), done);
+        self.push(log, Write::Vote(vote), done);
     }
 
     pub(crate) fn save_committed(&self, committed: Option<LogId<u64>>, done: Done) {
         let mut log = self.lock_log();
         log.committed = committed;
-        self.push(Write::Committed(committed), done);
+        self.push(log, Write::Committed(committed), done);
     }
 
     /// Removes the entries from an id on.
@@ -216,7 +232,7 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
             log.tail.split_off(&from);
             log.last = last;
         }
-        self.push(Write::Truncate { from, to: end }, done);
+        self.push(log, Write::Truncate { from, to: end }, done);
         Ok(())
     }
 
@@ -232,26 +248,34 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
         let mut log = self.lock_log();
         log.purge(id);
         // At least what was purged before.
-        self.push(Write::Purge(log.purged.unwrap_or(id)), done);
+        let purged = log.purged.unwrap_or(id);
+        self.push(log, Write::Purge(purged), done);
     }
 
     /// Makes a received state the present one.
     pub(crate) fn switch(&self, set: usize, applied: Applied, done: Done) {
         let log = self.lock_log();
         let purged = log.purged.max(applied.log_id);
-        self.push(Write::Switch { set, applied, purged }, done);
+        self.push(log, Write::Switch { set, applied, purged }, done);
     }
 
     /// Calls `done` when all writes before this call are durable.
     pub(crate) fn flush(&self, done: Done) {
-        let _log = self.lock_log();
-        self.push(Write::Nothing, done);
+        self.push(self.lock_log(), Write::Nothing, done);
     }
 
     /// Under the lock of the log, so that the queue has its order.
-    fn push(&self, write: Write, done: Done) {
-        if let Err(done) = self.queue.push(write, done) {
-            done(Err(StorageError::Closed));
+    fn push(&self, log: MutexGuard<'_, LogMemory>, write: Write, done: Done) {
+        let pushed = self.queue.push(write, done);
+        drop(log);
+        match pushed {
+            Err(done) => done(Err(StorageError::Closed)),
+            Ok(()) if self.is_direct => {
+                let _closing = Closing(self);
+                // Another thread that commits may take it: then this one finds nothing.
+                while self.drain() {}
+            }
+            Ok(()) => self.queue.notify(),
         }
     }
 
@@ -274,11 +298,12 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
     /// The requests are durable, all together, with one [`WriteBatch::commit`]; a crash before that leaves none of them. The removal of purged entries
     /// comes after it: a crash in it leaves some of them, and the next open removes them. After a failure nothing more is written, so that the log has no hole.
     pub(crate) fn drain(&self) -> bool {
+        // Several threads may drain: what one takes first it commits first.
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let requests = self.queue.take();
         if requests.is_empty() {
             return false;
         }
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let result = match &*failed {
             Some(error) => Err(error.clone()),
             None => self.commit(&requests),

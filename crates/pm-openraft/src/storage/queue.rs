@@ -84,9 +84,12 @@ impl Queue {
             return Err(done);
         }
         waiting.requests.push_back(Request { write, done });
-        drop(waiting);
-        self.changed.notify_one();
         Ok(())
+    }
+
+    /// Wakes the thread that waits for a request.
+    pub(crate) fn notify(&self) {
+        self.changed.notify_one();
     }
 
     /// Takes what waits, up to a length. A switch comes alone.

@@ -121,7 +121,7 @@ fn failed_fence_ends_all_writes() {
 #[test]
 fn writer_that_panics_fails_what_waits() {
     let (hook, store) = failing();
-    let storage = TestStorage::open(store).unwrap();
+    let storage = TestStorage::open_with_writer(store).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut log = storage.log();
     runtime.block_on(append(&mut log, vec![put(0, 100)])).unwrap();
@@ -135,4 +135,20 @@ fn writer_that_panics_fails_what_waits() {
     // The panic is passed on.
     let dropped = thread::spawn(move || panic::catch_unwind(AssertUnwindSafe(|| drop(storage))).is_err());
     assert!(dropped.join().unwrap());
+}
+
+/// After a panic of a thread that commits its own write, all writes are errors.
+#[test]
+fn direct_commit_that_panics_ends_all_writes() {
+    let (hook, store) = failing();
+    let storage = TestStorage::open(store).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut log = storage.log();
+    runtime.block_on(append(&mut log, vec![put(0, 100)])).unwrap();
+    hook.panics_at.store(hook.fences.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let panics = || runtime.block_on(append(&mut log, vec![put(1, 100)]));
+    assert!(panic::catch_unwind(AssertUnwindSafe(panics)).is_err());
+    assert!(runtime.block_on(append(&mut log, vec![put(2, 100)])).is_err());
+    assert!(runtime.block_on(log.save_vote(&Vote::new(9, 1))).is_err());
+    assert!(runtime.block_on(log.purge(id(1, 0))).is_err());
 }

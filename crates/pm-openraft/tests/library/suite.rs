@@ -4,14 +4,17 @@ use crate::program::{Bytes, TestLog, TestMachine, TestStorage, new_store};
 use crate::reopened::{Reopened, ReopenedLog, ReopenedMachine};
 use openraft::StorageError;
 use openraft::testing::{StoreBuilder, Suite};
+use pm_btree::Store;
+use pm_testkit::AnyPmem;
 
 const LEN_BYTES: u64 = 1 << 20;
 
-struct Plain;
+/// A storage that is not opened again.
+struct Plain(fn(Store<AnyPmem<'static>>) -> Result<TestStorage, pm_openraft::StorageError>);
 
 impl StoreBuilder<Bytes, TestLog, TestMachine, TestStorage> for Plain {
     async fn build(&self) -> Result<(TestStorage, TestLog, TestMachine), StorageError<u64>> {
-        let storage = TestStorage::open(new_store(LEN_BYTES)).unwrap();
+        let storage = (self.0)(new_store(LEN_BYTES)).unwrap();
         let (log, machine) = (storage.log(), storage.state_machine());
         Ok((storage, log, machine))
     }
@@ -19,7 +22,12 @@ impl StoreBuilder<Bytes, TestLog, TestMachine, TestStorage> for Plain {
 
 #[test]
 fn suite_passes() {
-    Suite::test_all(Plain).unwrap();
+    Suite::test_all(Plain(TestStorage::open)).unwrap();
+}
+
+#[test]
+fn suite_passes_with_writer() {
+    Suite::test_all(Plain(TestStorage::open_with_writer)).unwrap();
 }
 
 struct EachTime;
