@@ -126,16 +126,13 @@ async fn shut_down(raft: &Raft<Map>) -> Result<(), ServeError> {
     raft.shutdown().await.map_err(|error| ServeError::Stopped(error.to_string()))
 }
 
-/// Waits until the node stops by itself, and returns why.
+/// Waits until the node stops by itself, and returns why. The metrics of the server change with its role; the others change with each entry.
 async fn stopped(raft: &Raft<Map>) -> String {
-    let mut metrics = raft.metrics();
-    loop {
-        if let Err(fatal) = &metrics.borrow_and_update().running_state {
-            return fatal.to_string();
-        }
-        if metrics.changed().await.is_err() {
-            return "its task has ended".to_owned();
-        }
+    let mut role = raft.server_metrics();
+    while role.changed().await.is_ok() {}
+    match &raft.metrics().borrow().running_state {
+        Err(fatal) => fatal.to_string(),
+        Ok(()) => "its task has ended".to_owned(),
     }
 }
 

@@ -83,13 +83,15 @@ impl Link {
         connection.next += 1;
         let frame = encode(&Message { number, body: request })?;
         let (sender, receiver) = oneshot::channel();
+        // First: a caller that stops to wait here leaves nothing behind.
+        let place =
+            connection.frames.reserve().await.map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
         match &mut *connection.pending.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(pending) => drop(pending.insert(number, sender)),
             None => return Err(io::Error::from(io::ErrorKind::NotConnected).into()),
         }
         // The end of the connection fails the request, too.
-        let frames = connection.frames.clone();
-        drop(frames.send(frame).await);
+        place.send(frame);
         Ok(receiver)
     }
 

@@ -12,10 +12,11 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
 };
 use openraft::{BasicNode, OptionalSend, Snapshot, Vote};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The time between two attempts to reach a node.
@@ -24,11 +25,13 @@ const BACKOFF: Duration = Duration::from_millis(200);
 /// Makes a link to each node.
 pub(crate) struct Network {
     identity: Arc<Identity>,
+    /// The links that clients of nodes share, as long as there is such a client.
+    links: BTreeMap<u64, Weak<Link>>,
 }
 
 impl Network {
     pub(crate) const fn new(identity: Arc<Identity>) -> Self {
-        Self { identity }
+        Self { identity, links: BTreeMap::new() }
     }
 }
 
@@ -36,12 +39,22 @@ impl RaftNetworkFactory<Map> for Network {
     type Network = Target;
 
     async fn new_client(&mut self, target: u64, node: &BasicNode) -> Target {
-        Target(Link::new(Arc::clone(&self.identity), target, node.addr.clone()))
+        let new = || Link::new(Arc::clone(&self.identity), target, node.addr.clone());
+        // openraft wants a client for each confirmation of reads, for which a new connection would be slow.
+        let known = self.links.get(&target).and_then(Weak::upgrade);
+        let shared = known.filter(|link| link.address() == node.addr).unwrap_or_else(|| Arc::new(new()));
+        self.links.insert(target, Arc::downgrade(&shared));
+        Target { shared, own: new() }
     }
 }
 
 /// A node to which openraft sends.
-pub(crate) struct Target(Link);
+pub(crate) struct Target {
+    /// The link that all clients of the node use.
+    shared: Arc<Link>,
+    /// That of a snapshot, of which a connection has one at a time.
+    own: Link,
+}
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -71,8 +84,8 @@ impl Failure {
 }
 
 impl Target {
-    async fn call(&self, request: &Request) -> Result<Body, Failure> {
-        self.0.call(request).await?.map_err(Failure::Refused)
+    async fn call(link: &Link, request: &Request) -> Result<Body, Failure> {
+        link.call(request).await?.map_err(Failure::Refused)
     }
 
     /// Sends a snapshot in parts, of which each waits for the answer to the one before it.
@@ -85,7 +98,7 @@ impl Target {
             Body::Received => Ok(()),
             _ => Err(Failure::OtherAnswer),
         };
-        received(self.call(&Request::SnapshotStart { vote, meta: snapshot.meta }).await?)?;
+        received(Self::call(&self.own, &Request::SnapshotStart { vote, meta: snapshot.meta }).await?)?;
         loop {
             // A snapshot that is outdated is built again for the next attempt.
             let entries = snapshot.snapshot.next_entries();
@@ -93,9 +106,9 @@ impl Target {
             if entries.is_empty() {
                 break;
             }
-            received(self.call(&Request::SnapshotPart(entries)).await?)?;
+            received(Self::call(&self.own, &Request::SnapshotPart(entries)).await?)?;
         }
-        match self.call(&Request::SnapshotEnd).await? {
+        match Self::call(&self.own, &Request::SnapshotEnd).await? {
             Body::Installed(vote) => Ok(SnapshotResponse::new(vote)),
             _ => Err(Failure::OtherAnswer),
         }
@@ -108,7 +121,7 @@ impl RaftNetwork<Map> for Target {
         request: AppendEntriesRequest<Map>,
         _: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
-        match self.call(&Request::Append(request)).await {
+        match Self::call(&self.shared, &Request::Append(request)).await {
             Ok(Body::Append(response)) => Ok(response),
             Ok(_) => Err(Failure::OtherAnswer.into_rpc()),
             Err(failure) => Err(failure.into_rpc()),
@@ -120,7 +133,7 @@ impl RaftNetwork<Map> for Target {
         request: VoteRequest<u64>,
         _: RPCOption,
     ) -> Result<VoteResponse<u64>, RPCError<u64, BasicNode, RaftError<u64>>> {
-        match self.call(&Request::Vote(request)).await {
+        match Self::call(&self.shared, &Request::Vote(request)).await {
             Ok(Body::Vote(response)) => Ok(response),
             Ok(_) => Err(Failure::OtherAnswer.into_rpc()),
             Err(failure) => Err(failure.into_rpc()),
