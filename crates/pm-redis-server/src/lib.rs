@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod node;
 mod peer;
 mod program;

@@ -35,10 +35,14 @@ enum Target {
     Fs,
     /// Corrupted pools of objects.
     Objects,
+    /// Messages of other nodes.
+    Peer,
     /// Trace files.
     Pmc,
     /// Logs of pmemcheck.
     Pmemcheck,
+    /// Requests of Redis clients, in any parts.
+    Redis,
     /// Corrupted stores.
     Store,
 }
