@@ -36,6 +36,12 @@ impl Cli {
         usize::try_from(count).unwrap_or(usize::MAX)
     }
 
+    /// The directory of the reports.
+    #[must_use]
+    pub fn out(&self) -> &Path {
+        &self.out
+    }
+
     /// Prints and saves a report, and returns the exit code.
     pub fn finish(&self, report: &Report) -> Result<ExitCode> {
         let path = report.save(&self.out).into_diagnostic().wrap_err("the report cannot be saved")?;

@@ -53,6 +53,8 @@ enum Name {
     Emulate,
     /// Slow and fast memories in whole systems, after the figures of Caulfield et al.; as root.
     Nvm,
+    /// Replicated stores: puts and linearizable reads of three processes, against etcd.
+    Replicated,
 }
 
 impl Name {
@@ -70,6 +72,7 @@ impl Name {
             Self::Pmbd => "pmbd",
             Self::Emulate => "emulate",
             Self::Nvm => "nvm",
+            Self::Replicated => "replicated",
         }
     }
 
@@ -85,7 +88,8 @@ impl Name {
             | Self::Objects
             | Self::Pmbd
             | Self::Emulate
-            | Self::Nvm => "",
+            | Self::Nvm
+            | Self::Replicated => "",
         }
     }
 }
