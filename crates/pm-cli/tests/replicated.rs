@@ -102,11 +102,12 @@ fn acknowledged_lines_survive_the_kill_of_the_leader() {
 /// A node that was away for longer than the log reaches back receives the state.
 #[test]
 fn node_behind_the_log_receives_the_state() {
-    let mut cluster = Cluster::start(&["--log-entries", "300"]);
+    let mut cluster = Cluster::start(&["--log-entries", "3"]);
     let follower = (cluster.leader() + 1) % 3;
     let mut client = cluster.client(cluster.leader());
     assert_eq!(client.call(&["SET", "old", "1"]).unwrap(), Reply::ok());
     cluster.settle();
+    let last: u64 = cluster.info(follower, "last_log_index").parse().unwrap();
     cluster.kill(follower);
     assert_eq!(client.call(&["DEL", "old"]).unwrap(), Reply::Integer(1));
     for number in 0..3000 {
@@ -117,7 +118,7 @@ fn node_behind_the_log_receives_the_state() {
         assert_eq!(client.receive().unwrap(), Reply::ok());
     }
     wait_for(|| {
-        (cluster.info(cluster.leader(), "purged_index").parse::<u64>().unwrap() > 1000).then_some(())
+        (cluster.info(cluster.leader(), "purged_index").parse::<u64>().unwrap() > last + 3).then_some(())
     });
     cluster.serve(follower);
     cluster.settle();
@@ -299,7 +300,7 @@ fn password_is_needed_for_clients_nodes_and_open_addresses() {
 /// Nodes are added and removed, the leader too, while clients go on. A number belongs to a file for good.
 #[test]
 fn nodes_come_and_go() {
-    let mut cluster = Cluster::start(&["--log-entries", "300"]);
+    let mut cluster = Cluster::start(&["--log-entries", "3"]);
     let mut client = cluster.client(cluster.leader());
     for number in 0..1000 {
         let key = format!("key {number}");

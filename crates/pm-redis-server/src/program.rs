@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 openraft::declare_raft_types!(
     /// The types of the cluster.
-    pub(crate) Map: D = Command, R = Answer, SnapshotData = SnapshotData
+    pub(crate) Map: D = Vec<Command>, R = Vec<Answer>, SnapshotData = SnapshotData
 );
 
 /// When a value is set.
@@ -77,9 +77,32 @@ pub(crate) enum Answer {
 }
 
 impl Program for Map {
-    fn apply(command: Command, state: &mut Changes<'_>) -> Result<Answer, StorageError> {
-        Ok(match command {
-            Command::Set { key, value, condition } => {
+    fn apply(commands: Vec<Command>, state: &mut Changes<'_>) -> Result<Vec<Answer>, StorageError> {
+        commands.into_iter().map(|command| command.apply(state)).collect()
+    }
+
+    fn nothing() -> Vec<Answer> {
+        Vec::new()
+    }
+}
+
+impl Command {
+    /// The length of its strings, about.
+    pub(crate) fn len_bytes(&self) -> usize {
+        match self {
+            Self::Set { key, value, .. } => key.len() + value.len(),
+            Self::SetAll(pairs) => pairs.iter().map(|(key, value)| key.len() + value.len() + 64).sum(),
+            Self::Remove(keys) => keys.iter().map(|key| key.len() + 64).sum(),
+            Self::Add { key, .. } => key.len(),
+            Self::Swap { key, expected, new } => key.len() + expected.len() + new.len(),
+            Self::Register { .. } => 0,
+        }
+    }
+
+    /// Makes its changes.
+    fn apply(self, state: &mut Changes<'_>) -> Result<Answer, StorageError> {
+        Ok(match self {
+            Self::Set { key, value, condition } => {
                 let is_changed = match condition {
                     Condition::Always => true,
                     Condition::IfAbsent => state.get(&key)?.is_none(),
@@ -91,18 +114,18 @@ impl Program for Map {
                 state.insert(key, value);
                 Answer::Done
             }
-            Command::SetAll(pairs) => {
+            Self::SetAll(pairs) => {
                 pairs.into_iter().for_each(|(key, value)| state.insert(key, value));
                 Answer::Done
             }
-            Command::Remove(keys) => {
+            Self::Remove(keys) => {
                 let mut count = 0;
                 for key in keys {
                     count += i64::from(state.remove(&key)?);
                 }
                 Answer::Number(count)
             }
-            Command::Add { key, number } => {
+            Self::Add { key, number } => {
                 let present = match state.get(&key)? {
                     None => 0,
                     Some(value) => match parse_integer(&value) {
@@ -114,14 +137,14 @@ impl Program for Map {
                 state.insert(key, sum.to_string().into_bytes());
                 Answer::Number(sum)
             }
-            Command::Swap { key, expected, new } => {
+            Self::Swap { key, expected, new } => {
                 if state.get(&key)?.as_ref() != Some(&expected) {
                     return Ok(Answer::Number(0));
                 }
                 state.insert(key, new);
                 Answer::Number(1)
             }
-            Command::Register { id, file } => {
+            Self::Register { id, file } => {
                 let mut registry = Registry::decode(state.get(Registry::KEY)?.as_deref())?;
                 if *registry.0.entry(id).or_insert(file) != file {
                     return Ok(Answer::Unchanged);
@@ -130,10 +153,6 @@ impl Program for Map {
                 Answer::Done
             }
         })
-    }
-
-    fn nothing() -> Answer {
-        Answer::Done
     }
 }
 

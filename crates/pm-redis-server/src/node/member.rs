@@ -1,10 +1,11 @@
 //! A member of the cluster: proposes writes to the leader, and confirms reads.
 
 use super::counts::Counts;
+use super::proposer::{Proposal, propose};
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
 use openraft::Raft;
-use openraft::error::{ClientWriteError, RaftError};
+use openraft::error::RaftError;
 use pm_openraft::{StateReader, Storage};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,6 +37,9 @@ const WRITE_BYTES: usize = 512;
 /// The reads that share a confirmation.
 const READS: usize = 64 << 10;
 
+/// The writes that wait for an entry of the log.
+const PROPOSALS: usize = 64 << 10;
+
 /// The outcome of a write that was submitted.
 pub(crate) type Submitted = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
@@ -58,6 +62,7 @@ pub(crate) struct Member {
     storage: Arc<Storage<Map>>,
     pub(super) links: Links,
     reads: mpsc::Sender<Confirmation>,
+    proposals: mpsc::Sender<Proposal>,
     writes: Arc<Semaphore>,
     is_full: AtomicBool,
 }
@@ -79,6 +84,7 @@ impl Member {
         let links = Links::new(Arc::clone(&identity));
         links.set(addresses.iter().map(|(id, address)| (*id, address.as_str())));
         let (reads, waiting) = mpsc::channel(READS);
+        let (proposals, proposed) = mpsc::channel(PROPOSALS);
         let member = Arc::new(Self {
             raft,
             reader: storage.reader(),
@@ -89,10 +95,12 @@ impl Member {
             storage,
             links,
             reads,
+            proposals,
             writes: Arc::new(Semaphore::new(WRITES_BYTES)),
             is_full: AtomicBool::new(false),
         });
         tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
+        tokio::spawn(propose(Arc::clone(&member), proposed));
         tokio::spawn(Arc::clone(&member).follow_members());
         member
     }
@@ -183,36 +191,24 @@ impl Member {
         let Some(permit) = self.permit(&command).await else {
             return at_once(Outcome::NotExecuted("the node has stopped".to_owned()));
         };
-        match self.raft.client_write_ff(command).await {
-            Err(error) => at_once(Outcome::Unknown(error.to_string())),
-            Ok(answer) => Box::pin(async move {
-                let answer = timeout(ANSWER, answer).await;
-                drop(permit);
-                match answer {
-                    Ok(Ok(Ok(response))) => Outcome::Answer(response.data),
-                    // Another leader may have the entry, also after this one has removed it from its log.
-                    Ok(Ok(Err(ClientWriteError::ForwardToLeader(_)))) => {
-                        Outcome::Unknown("the leader has changed".to_owned())
-                    }
-                    Ok(Ok(Err(error))) => Outcome::Unknown(error.to_string()),
-                    Ok(Err(_)) => Outcome::Unknown("the node has stopped".to_owned()),
-                    Err(_) => Outcome::Unknown("no majority answers".to_owned()),
-                }
-            }),
+        let (outcome, answer) = oneshot::channel();
+        if self.proposals.send(Proposal { command, outcome }).await.is_err() {
+            return at_once(Outcome::NotExecuted("the node has stopped".to_owned()));
         }
+        Box::pin(async move {
+            let answer = timeout(ANSWER, answer).await;
+            drop(permit);
+            match answer {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(_)) => Outcome::Unknown("the node has stopped".to_owned()),
+                Err(_) => Outcome::Unknown("no majority answers".to_owned()),
+            }
+        })
     }
 
     /// A share of the memory for writes, for which this waits.
     async fn permit(&self, command: &Command) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        let len_bytes = match command {
-            Command::Set { key, value, .. } => key.len() + value.len(),
-            Command::SetAll(pairs) => pairs.iter().map(|(key, value)| key.len() + value.len() + 64).sum(),
-            Command::Remove(keys) => keys.iter().map(|key| key.len() + 64).sum(),
-            Command::Add { key, .. } => key.len(),
-            Command::Swap { key, expected, new } => key.len() + expected.len() + new.len(),
-            Command::Register { .. } => 0,
-        };
-        let share = u32::try_from((len_bytes + WRITE_BYTES).min(WRITES_BYTES)).unwrap_or(u32::MAX);
+        let share = u32::try_from((command.len_bytes() + WRITE_BYTES).min(WRITES_BYTES)).unwrap_or(u32::MAX);
         Arc::clone(&self.writes).acquire_many_owned(share).await.ok()
     }
 

@@ -7,6 +7,7 @@ mod listen;
 mod member;
 mod metrics;
 mod peer;
+mod proposer;
 
 pub(crate) use listen::serve;
 pub(crate) use member::{Limits, Member};
