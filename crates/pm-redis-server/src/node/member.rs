@@ -37,6 +37,12 @@ const WRITE_BYTES: usize = 512;
 /// The reads that share a confirmation.
 const READS: usize = 64 << 10;
 
+/// The part of the store that is kept free.
+const KEPT_FREE: u64 = 8;
+
+/// What a write takes: in the log, in the state, and what both need besides.
+const COPIES: u64 = 3;
+
 /// The writes that wait for an entry of the log.
 const PROPOSALS: usize = 64 << 10;
 
@@ -65,6 +71,8 @@ pub(crate) struct Member {
     proposals: mpsc::Sender<Proposal>,
     writes: Arc<Semaphore>,
     is_full: AtomicBool,
+    /// The length of the writes that may be proposed until the store is measured again.
+    room: AtomicU64,
 }
 
 /// An outcome that is known at once.
@@ -81,6 +89,8 @@ impl Member {
         addresses: &BTreeMap<u64, String>,
         limits: Limits,
     ) -> Arc<Self> {
+        // Until the first measurement.
+        let first_room = storage.store().heap().pool().data().end / 32;
         let links = Links::new(Arc::clone(&identity));
         links.set(addresses.iter().map(|(id, address)| (*id, address.as_str())));
         let (reads, waiting) = mpsc::channel(READS);
@@ -98,6 +108,7 @@ impl Member {
             proposals,
             writes: Arc::new(Semaphore::new(WRITES_BYTES)),
             is_full: AtomicBool::new(false),
+            room: AtomicU64::new(first_room),
         });
         tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
         tokio::spawn(propose(Arc::clone(&member), proposed));
@@ -185,7 +196,7 @@ impl Member {
         if self.leader() != Some(self.identity.id()) {
             return at_once(Outcome::NotExecuted("the node is not the leader".to_owned()));
         }
-        if self.is_full.load(Ordering::Relaxed) && !matches!(command, Command::Remove(_)) {
+        if !matches!(command, Command::Remove(_)) && !self.take_room(command.len_bytes() + WRITE_BYTES) {
             return at_once(Outcome::NotExecuted("the store is full".to_owned()));
         }
         let Some(permit) = self.permit(&command).await else {
@@ -270,11 +281,20 @@ impl Member {
         }
     }
 
-    /// Notes whether the store is nearly full: from an eighth of it on only removals are proposed.
+    /// Takes a length from the room. False if there is not so much.
+    fn take_room(&self, len_bytes: usize) -> bool {
+        let take = |room: u64| room.checked_sub(len_bytes as u64);
+        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Notes how much room there is: a part of the store is kept free, for removals. A store that is full ends its node, so what waits counts as if it were there.
     pub(crate) fn measure(&self) {
         if let Ok(stats) = self.storage.store().stats() {
-            let is_full = stats.pool_bytes.saturating_sub(stats.used_bytes) < stats.pool_bytes / 8;
-            self.is_full.store(is_full, Ordering::Relaxed);
+            let free_bytes = stats.pool_bytes.saturating_sub(stats.used_bytes);
+            self.is_full.store(free_bytes < stats.pool_bytes / KEPT_FREE, Ordering::Relaxed);
+            let waiting_bytes = WRITES_BYTES.saturating_sub(self.writes.available_permits()) as u64;
+            let usable_bytes = free_bytes.saturating_sub(stats.pool_bytes / KEPT_FREE) / COPIES;
+            self.room.store(usable_bytes.saturating_sub(waiting_bytes), Ordering::Relaxed);
             self.counts.store_bytes.store(stats.pool_bytes, Ordering::Relaxed);
             self.counts.used_bytes.store(stats.used_bytes, Ordering::Relaxed);
         }

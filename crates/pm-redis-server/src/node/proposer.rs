@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// The entries that are proposed and not applied. The writes that come meanwhile share the next one.
-const ENTRIES: usize = 4;
+const ENTRIES: usize = 2;
 
 /// The length of commands from which an entry takes no more.
 const ENTRY_BYTES: usize = 256 << 10;
