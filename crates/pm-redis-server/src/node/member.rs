@@ -111,7 +111,7 @@ impl Member {
             room: AtomicU64::new(first_room),
         });
         tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
-        tokio::spawn(propose(Arc::clone(&member), proposed));
+        tokio::spawn(propose(member.raft.clone(), member.identity.id(), proposed));
         tokio::spawn(Arc::clone(&member).follow_members());
         member
     }

@@ -1,8 +1,8 @@
 //! Proposes writes to openraft: those that wait share an entry of the log, and so its replication and its fences.
 
-use super::member::Member;
 use crate::peer::Outcome;
-use crate::program::{Answer, Command};
+use crate::program::{Answer, Command, Map};
+use openraft::Raft;
 use openraft::error::ClientWriteError;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -41,18 +41,18 @@ impl Clients {
     }
 }
 
-/// Proposes writes in the order in which they come, until there are no more senders.
-pub(super) async fn propose(member: Arc<Member>, mut writes: mpsc::Receiver<Proposal>) {
+/// Proposes writes on the node with this number, in the order in which they come, until there are no more senders.
+pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver<Proposal>) {
     let places = Arc::new(Semaphore::new(ENTRIES));
     while let Some(first) = writes.recv().await {
         // While it waits for a place, others come.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (commands, clients) = entry(first, &mut writes);
-        if member.leader() != Some(member.identity.id()) {
+        if raft.metrics().borrow().current_leader != Some(id) {
             clients.end(&Outcome::NotExecuted("the node is not the leader".to_owned()));
             continue;
         }
-        let proposed = match member.raft.client_write_ff(commands).await {
+        let proposed = match raft.client_write_ff(commands).await {
             Ok(proposed) => proposed,
             Err(error) => {
                 clients.end(&Outcome::Unknown(error.to_string()));
