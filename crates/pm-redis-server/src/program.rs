@@ -36,16 +36,16 @@ pub(crate) enum Command {
         expected: Vec<u8>,
         new: Vec<u8>,
     },
-    /// Gives the number of a node to a file, for good.
+    /// Gives the number of a node to a file, for good; to none, if its file is not known.
     Register {
         id: u64,
-        file: [u8; 16],
+        file: Option<[u8; 16]>,
     },
 }
 
 /// The files of the nodes that were ever added or removed. It is a part of the state, under a key that clients cannot use.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Registry(BTreeMap<u64, [u8; 16]>);
+pub(crate) struct Registry(BTreeMap<u64, Option<[u8; 16]>>);
 
 impl Registry {
     /// The key of the registry, and of nothing else.
@@ -60,8 +60,14 @@ impl Registry {
         postcard::to_stdvec(self).map_err(|error| StorageError::Encode { what: "registry", error })
     }
 
-    pub(crate) fn get(&self, id: u64) -> Option<&[u8; 16]> {
-        self.0.get(&id)
+    /// Whether the number of a node was given to a file, or to none.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        self.0.contains_key(&id)
+    }
+
+    /// Whether the number of a node was given to this file.
+    pub(crate) fn is_of(&self, id: u64, file: [u8; 16]) -> bool {
+        self.0.get(&id) == Some(&Some(file))
     }
 }
 
@@ -160,4 +166,18 @@ impl Command {
 pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     let number: i64 = str::from_utf8(text).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registry_tells_no_file_from_a_file_of_zeros() {
+        let registry = Registry(BTreeMap::from([(1, None), (2, Some([0; 16]))]));
+        let registry = Registry::decode(Some(&registry.encode().unwrap())).unwrap();
+        assert!(registry.has(1) && !registry.is_of(1, [0; 16]));
+        assert!(registry.has(2) && registry.is_of(2, [0; 16]) && !registry.is_of(2, [1; 16]));
+        assert!(!registry.has(3) && !registry.is_of(3, [0; 16]));
+    }
 }

@@ -116,12 +116,12 @@ impl Member {
             Err(_) => return Err(format!("node {id} at {address} does not answer")),
         };
         // A node that was a member, with its file, may come back: it has what it has promised.
-        if !is_new && self.registry()?.get(id) != Some(&file) {
+        if !is_new && !self.registry()?.is_of(id, file) {
             return Err(format!(
                 "node {id} has the log of another cluster: give it a new store, and serve it with --join"
             ));
         }
-        self.register(id, file).await
+        self.register(id, Some(file)).await
     }
 
     /// Waits until a node has nearly all of the log.
@@ -150,8 +150,8 @@ impl Member {
             return Err(format!("node {id} is the last one"));
         }
         // It may come back with this file, and its number never with another one. A file that was never met does not come back.
-        let file = self.identity.file_of(id).map_err(|error| error.to_string())?.unwrap_or_default();
-        if self.registry()?.get(id).is_none() {
+        let file = self.identity.file_of(id).map_err(|error| error.to_string())?;
+        if !self.registry()?.has(id) {
             self.register(id, file).await?;
         }
         let removed = if node.is_voter {
@@ -180,7 +180,7 @@ impl Member {
     }
 
     /// Gives a node its file for good.
-    async fn register(&self, id: u64, file: [u8; 16]) -> Result<(), String> {
+    async fn register(&self, id: u64, file: Option<[u8; 16]>) -> Result<(), String> {
         match self.submit_here(Command::Register { id, file }).await.await {
             Outcome::Answer(Answer::Done) => Ok(()),
             Outcome::Answer(_) => Err(format!(
