@@ -152,9 +152,23 @@ fn files_that_are_not_the_nodes_are_refused() {
     // An old copy.
     let kept = cluster.dir.path().join("kept.pm");
     fs::rename(cluster.path(node), &kept).unwrap();
-    fs::rename(&copy, cluster.path(node)).unwrap();
+    fs::copy(&copy, cluster.path(node)).unwrap();
     cluster.serve(node);
     wait_for(|| refusals(&cluster).contains("an id is never used twice").then_some(()));
+    assert!(matches!(cluster.local(node).call(&["GET", "a"]).unwrap(), Reply::Bulk(Some(_))));
+    cluster.kill(node);
+
+    // An old copy that was opened more often than the file, when the other nodes were away.
+    let others = [other, (other + 1) % 3];
+    others.iter().for_each(|&other| cluster.kill(other));
+    fs::copy(&copy, cluster.path(node)).unwrap();
+    for _ in 0..3 {
+        cluster.serve(node);
+        cluster.kill(node);
+    }
+    others.iter().for_each(|&other| cluster.serve(other));
+    cluster.serve(node);
+    wait_for(|| refusals(&cluster).contains("is not the one that was opened as number").then_some(()));
     assert!(matches!(cluster.local(node).call(&["GET", "a"]).unwrap(), Reply::Bulk(Some(_))));
     cluster.kill(node);
 

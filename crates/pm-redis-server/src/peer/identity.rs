@@ -1,6 +1,7 @@
 //! The identity of a node and its file. What the nodes remember of each other: an id is never used by a second file.
 
-use super::wire::{Hello, Introduction, VERSION, Welcome};
+use super::known::Known;
+use super::wire::{Hello, Introduction, Open, VERSION, Welcome};
 use crate::error::ServeError;
 use crate::program::Map;
 use pm_openraft::{Storage, StorageError};
@@ -12,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 const OWNER: &str = "owner";
 const OPENS: &str = "opens";
 
-/// The note with what is remembered of a node.
-fn peer(id: u64) -> String {
-    format!("peer {id}")
+/// The note with what is known of a node.
+fn known(id: u64) -> String {
+    format!("known {id}")
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,10 +28,12 @@ struct Owner {
 pub(crate) struct Identity {
     storage: Arc<Storage<Map>>,
     cluster: String,
-    own: Introduction,
+    id: u64,
+    file: [u8; 16],
+    open: Open,
     password: Option<Vec<u8>>,
-    /// One check at a time.
-    checks: Mutex<()>,
+    /// One change of what is known at a time.
+    changes: Mutex<()>,
 }
 
 fn note<T: for<'d> Deserialize<'d>>(storage: &Storage<Map>, name: &str) -> Result<Option<T>, StorageError> {
@@ -74,26 +77,43 @@ impl Identity {
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
             .map_err(std::io::Error::from)?;
         let file = *storage.store().heap().pool().uuid().as_bytes();
-        let own = Introduction { id, file, opens, nonce: u64::from_le_bytes(nonce) };
-        Ok(Self { storage, cluster: owner.cluster, own, password, checks: Mutex::new(()) })
+        let open = Open { number: opens, nonce: u64::from_le_bytes(nonce) };
+        Ok(Self { storage, cluster: owner.cluster, id, file, open, password, changes: Mutex::new(()) })
     }
 
     pub(crate) const fn id(&self) -> u64 {
-        self.own.id
+        self.id
     }
 
     /// The identity of this node's file.
     pub(crate) const fn file(&self) -> [u8; 16] {
-        self.own.file
+        self.file
     }
 
     /// The identity of the file of a node, if this node has met it.
     pub(crate) fn file_of(&self, id: u64) -> Result<Option<[u8; 16]>, StorageError> {
-        if id == self.own.id {
-            return Ok(Some(self.own.file));
+        if id == self.id {
+            return Ok(Some(self.file));
         }
-        let known: Option<Introduction> = note(&self.storage, &peer(id))?;
-        Ok(known.map(|known| known.file))
+        Ok(self.known(id)?.file())
+    }
+
+    fn known(&self, id: u64) -> Result<Known, StorageError> {
+        Ok(note(&self.storage, &known(id))?.unwrap_or_default())
+    }
+
+    /// This node, as it tells another one.
+    ///
+    /// # Durability
+    /// That the other one is told is durable when this returns.
+    fn introduction(&self, to: u64) -> Result<Introduction, StorageError> {
+        let _change = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut other = self.known(to)?;
+        if other.tell(self.open) {
+            set_note(&self.storage, &known(to), &other)?;
+        }
+        let told = other.told().to_vec();
+        Ok(Introduction { id: self.id, file: self.file, open: self.open, told, met: other.met() })
     }
 
     /// Whether a client has the password.
@@ -106,14 +126,14 @@ impl Identity {
     }
 
     /// The first message to a node.
-    pub(crate) fn hello(&self, to: u64) -> Hello {
-        Hello {
+    pub(crate) fn hello(&self, to: u64) -> Result<Hello, StorageError> {
+        Ok(Hello {
             version: VERSION,
             cluster: self.cluster.clone(),
-            from: self.own.clone(),
+            from: self.introduction(to)?,
             to,
             password: self.password.clone(),
-        }
+        })
     }
 
     /// The answer to the first message of a node.
@@ -125,10 +145,9 @@ impl Identity {
             Hello { cluster, .. } if *cluster != self.cluster => {
                 Some(format!("this node is of cluster {:?}, and the other one of {cluster:?}", self.cluster))
             }
-            Hello { to, .. } if *to != self.own.id => Some(format!(
-                "this is node {}, and not {to}: check the addresses of the cluster",
-                self.own.id
-            )),
+            Hello { to, .. } if *to != self.id => {
+                Some(format!("this is node {}, and not {to}: check the addresses of the cluster", self.id))
+            }
             Hello { password, .. }
                 if self.needs_password()
                     && !password.as_deref().is_some_and(|given| self.is_password(given)) =>
@@ -137,43 +156,30 @@ impl Identity {
             }
             Hello { from, .. } => self.check(from).err(),
         };
-        refusal.map_or_else(|| Welcome::Accepted(self.own.clone()), Welcome::Refused)
+        let accepted = || match self.introduction(hello.from.id) {
+            Ok(own) => Welcome::Accepted(own),
+            Err(error) => Welcome::Refused(error.to_string()),
+        };
+        refusal.map_or_else(accepted, Welcome::Refused)
     }
 
-    /// Compares a node with what is remembered of it, and remembers it.
+    /// Compares a node with what is known of it, and remembers it.
     ///
     /// # Durability
     /// What is remembered is durable when this returns.
     pub(crate) fn check(&self, other: &Introduction) -> Result<(), String> {
-        let _check = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let id = other.id;
-        if id == self.own.id {
+        if id == self.id {
             return Err(format!(
                 "two nodes have the id {id}: start one of them with another id and a new file"
             ));
         }
-        let name = peer(id);
-        let known: Option<Introduction> = note(&self.storage, &name).map_err(|error| error.to_string())?;
-        if let Some(known) = known {
-            let advice =
-                "an id is never used twice: remove the node from the cluster, and add it with a new id";
-            if known.file != other.file {
-                return Err(format!("node {id} had another file: {advice}"));
-            }
-            if other.opens < known.opens {
-                return Err(format!(
-                    "the file of node {id} was opened {} times, and before {} times: it is an old copy; {advice}",
-                    other.opens, known.opens
-                ));
-            }
-            if other.opens == known.opens && other.nonce != known.nonce {
-                return Err(format!("the file of node {id} is open as two copies; {advice}"));
-            }
-            if known == *other {
-                return Ok(());
-            }
+        let mut node = self.known(id).map_err(|error| error.to_string())?;
+        if node.meet(other)? {
+            set_note(&self.storage, &known(id), &node).map_err(|error| error.to_string())?;
         }
-        set_note(&self.storage, &name, other).map_err(|error| error.to_string())
+        Ok(())
     }
 }
 

@@ -129,7 +129,8 @@ impl Link {
         stream.set_nodelay(true)?;
         let (reader, mut writer) = stream.into_split();
         let mut reader = BufReader::new(reader);
-        writer.write_all(&encode(&self.identity.hello(self.target))?).await?;
+        let hello = self.identity.hello(self.target).map_err(io::Error::other)?;
+        writer.write_all(&encode(&hello)?).await?;
         let welcome = read_frame(&mut reader).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let checked = match decode(&welcome)? {
             Welcome::Accepted(other) if other.id != self.target => Err(format!("it is node {}", other.id)),

@@ -1,6 +1,7 @@
 //! The protocol between the nodes.
 
 mod identity;
+mod known;
 mod link;
 mod links;
 mod network;

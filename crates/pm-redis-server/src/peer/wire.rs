@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 pub(crate) const FRAME_BYTES: usize = 8 << 20;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The first message of a connection.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,9 +33,19 @@ pub(crate) struct Introduction {
     pub(crate) id: u64,
     /// The identity of the file.
     pub(crate) file: [u8; 16],
+    pub(crate) open: Open,
+    /// This open, and those before it that the receiver may have met.
+    pub(crate) told: Vec<Open>,
+    /// The number of the last open of the receiver's file that this node has met; zero if none.
+    pub(crate) met: u64,
+}
+
+/// An open of a file. Those of copies differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Open {
     /// How often the file was opened.
-    pub(crate) opens: u64,
-    /// A random number of this open.
+    pub(crate) number: u64,
+    /// A random number.
     pub(crate) nonce: u64,
 }
 
