@@ -192,8 +192,13 @@ impl<P: Pmem> Shared<P> {
             unlink_listed(&self.session, &self.sweep, tree)?;
         }
         self.session.flush_leaves();
+        // No search looks at a node any more.
+        let returned = self.session.return_unused_nodes();
+        if let Err(WriteError::Fence(error)) = returned {
+            return Err(error.into());
+        }
         self.session.end_session(!self.session.epochs.is_unclean || self.sweep.is_done())?;
-        Ok(synced?)
+        Ok(synced.and(returned)?)
     }
 }
 

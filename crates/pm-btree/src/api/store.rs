@@ -494,7 +494,8 @@ impl<P: Pmem> Store<P> {
     /// again. The store must have no [handles](Self#handles): tables are opened again after it. Takes as long as [`Table::len`] after an open, and some
     /// microseconds for each leaf of tables with empty leaves.
     ///
-    /// Rarely needed: [changes](StoreOptions::empty_leaves) unlink empty leaves, too. They leave a few, and extents of nodes stay those of nodes.
+    /// Rarely needed: [changes](StoreOptions::empty_leaves) unlink empty leaves, too. They leave a few, and extents of nodes stay those of nodes until the
+    /// store is [closed](Self::close).
     ///
     /// # Errors
     /// When the store has handles, when a leaf cannot be read, or an entry is corrupted: then nothing was changed. When a fence fails: then the store
@@ -565,15 +566,16 @@ impl<P: Pmem> Store<P> {
         blocks
     }
 
-    /// Closes the store, so that later opens have nothing to verify, except leaves that an earlier kill has left and no operation has read since. Not
-    /// needed for durability. Dropping the store and its [handles](Self#handles) does the same without reporting errors.
+    /// Closes the store, so that later opens have nothing to verify, except leaves that an earlier kill has left and no operation has read since. Extents
+    /// of nodes without any return to the heap. Not needed for durability. Dropping the store and its [handles](Self#handles) does the same without reporting errors.
     ///
     /// # Errors
     /// When the store has handles: the error returns the store, which is open, and says how many there are. When a fence fails or has failed: the
     /// next open verifies the store. When the changes of a [group](Table::insert_grouped) cannot be made: they are lost.
     ///
     /// # Durability
-    /// Three fences, two of them of [`Heap::close`], and two more for each table in which removals have left leaves empty. After a crash before the second one, the next open may verify all nodes.
+    /// Three fences, two of them of [`Heap::close`], two more for each table in which removals have left leaves empty, and a transaction of the heap
+    /// for each extent that it returns. After a crash before the second one, the next open may verify all nodes.
     ///
     /// # Examples
     /// ```

@@ -128,8 +128,15 @@ impl<P: Pmem> Session<P> {
     /// # Durability
     /// One transaction of the heap for each.
     pub(crate) fn return_all_unused(&mut self) -> Result<(), WriteError> {
+        self.space.search_anew();
+        self.space.return_unused(&self.heap)?;
+        self.return_unused_nodes()
+    }
+
+    /// As [`return_all_unused`](Self::return_all_unused), of extents of nodes.
+    pub(crate) fn return_unused_nodes(&mut self) -> Result<(), WriteError> {
         let Self { space, heap, frames, .. } = self;
-        space.return_all_unused(heap, |extent| frames.forget(extent))
+        space.return_unused_nodes(heap, |extent| frames.forget(extent))
     }
 
     #[inline]

@@ -506,12 +506,12 @@ impl Space {
         bytes: u64,
         content: Content,
     ) -> Result<(u32, u64), WriteError> {
-        self.return_unused(heap, growth, true)?;
+        self.return_emptied(heap, growth, true)?;
         // Nodes are zeroed, so that leftovers do not look like corrupted entries; the transaction fences the zeros.
         let is_zeroed = content == Content::Extent(Class::NODES);
         let row = growth.next_row();
         let offset = match add_block(heap, row, bytes, content, is_zeroed) {
-            Err(WriteError::Full) if self.return_unused(heap, growth, false)? > 0 => {
+            Err(WriteError::Full) if self.return_emptied(heap, growth, false)? > 0 => {
                 let row = growth.next_row();
                 let offset = add_block(heap, row, bytes, content, is_zeroed)?;
                 growth.use_row();
@@ -523,18 +523,23 @@ impl Space {
         Ok((row, offset))
     }
 
-    /// Returns all extents and blocks that are not in use to the heap: the spare ones, and those of nodes, too. Passes the numbers of these to
-    /// `forget_nodes`. No other thread uses the store.
+    /// Returns the extents of records and the blocks that are not in use to the heap, the spare ones, too.
     ///
     /// # Durability
     /// One transaction of the heap for each.
-    pub(crate) fn return_all_unused<P: Pmem>(
+    pub(crate) fn return_unused<P: Pmem>(&self, heap: &Heap<P>) -> Result<(), WriteError> {
+        self.return_emptied(heap, &mut self.growth(), false).map(drop)
+    }
+
+    /// Returns the extents of nodes that are not in use to the heap, and passes their numbers to `forget`. No other thread uses the store.
+    ///
+    /// # Durability
+    /// One transaction of the heap for each.
+    pub(crate) fn return_unused_nodes<P: Pmem>(
         &mut self,
         heap: &Heap<P>,
-        mut forget_nodes: impl FnMut(u32),
+        mut forget: impl FnMut(u32),
     ) -> Result<(), WriteError> {
-        self.search_anew();
-        self.return_unused(heap, &mut self.growth(), false)?;
         let nodes = self.growth().by_class[Class::NODES.index()].clone();
         for number in nodes {
             let extent = self.extent(number);
@@ -546,7 +551,7 @@ impl Space {
                 growth.by_class[Class::NODES.index()].retain(|known| *known != number);
                 drop(growth);
                 self.extents[number as usize].take();
-                forget_nodes(number);
+                forget(number);
             }
         }
         Ok(())
@@ -554,7 +559,7 @@ impl Space {
 
     /// Returns the extents and blocks that are not in use to the heap, and their number. `keeps_spare`: one extent of each class stays, so that a
     /// class that needs an extent now and then does not allocate one each time.
-    fn return_unused<P: Pmem>(
+    fn return_emptied<P: Pmem>(
         &self,
         heap: &Heap<P>,
         growth: &mut Growth,
