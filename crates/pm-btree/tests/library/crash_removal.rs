@@ -156,3 +156,48 @@ fn killed_removal_of_range_leaves_whole_batches() {
     println!("{}", check::<Words>(&explorer, 10, 1, 9));
     println!("{}", check::<Names>(&explorer, 6, 1, 6));
 }
+
+/// A table is emptied, and the store is closed, which returns the extents that only leaves were in. A crash leaks none of them, and loses no other one.
+#[test]
+fn close_returns_extents_of_nodes() {
+    const COUNT: u64 = 250;
+    let options = || options().removal_batch(1000);
+    for model in [Model::Px86Line, Model::Eadr, Model::Page] {
+        let sim = Arc::new(SimPmem::new(REGION_BYTES));
+        let store = Store::format(any(Arc::clone(&sim)), &options()).unwrap();
+        let table = store.table::<u64, &[u8]>("t").unwrap();
+        (0..COUNT).for_each(|key| Words::insert(&table, key));
+        let extents = store.stats().unwrap().extent_bytes / 4096;
+        assert!(extents >= 4, "{extents}");
+        drop(table);
+        store.close().unwrap();
+        let operation = |run: &Run<u64>| {
+            let store = Store::attach(any(Arc::clone(run.pmem())), &options()).unwrap();
+            // Visits all leaves: until then no extent from before the open is known to be empty.
+            assert_eq!(store.table_len("t").unwrap(), Some(COUNT));
+            assert_eq!(Words::remove(&store.table("t").unwrap(), 0, COUNT), COUNT);
+            store.close().unwrap();
+            run.ack(0);
+        };
+        let check = |crash: &Crash<u64>| {
+            let store = Store::attach(any(Arc::clone(crash.pmem())), &options())
+                .map_err(|error| error.to_string())?;
+            let found = keys::<Words>(&store)?;
+            let left = store.stats().map_err(|error| error.to_string())?.extent_bytes / 4096;
+            let is_closed = !crash.acked().is_empty();
+            if !found.is_empty() && (is_closed || found != (0..COUNT).collect::<Vec<_>>()) {
+                return Err(format!("{found:?} are left"));
+            }
+            if is_closed && left > extents / 2 {
+                return Err(format!("{left} of {extents} extents are left"));
+            }
+            // Others take their space.
+            let table = store.table::<u64, &[u8]>("t").map_err(|error| error.to_string())?;
+            (0..COUNT).for_each(|key| Words::insert(&table, key));
+            let again = keys::<Words>(&store)?.len() as u64;
+            if again == COUNT { Ok(()) } else { Err(format!("{again} keys")) }
+        };
+        let explorer = Explorer::new(model).crashes(1).choices_per_point(64).nested_choices_per_point(1);
+        println!("{}", explorer.check(&sim.to_image(), operation, check));
+    }
+}
