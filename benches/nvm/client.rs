@@ -2,7 +2,7 @@
 
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, miette};
 use pm_bench::fio::{self, Access, Job};
-use pm_bench::nvm::device::Kind;
+use pm_bench::nvm::device::{Counts, Kind};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -53,29 +53,6 @@ fn run(target: &Path, options: &[&str], job: Vec<String>) -> Result<String> {
     process::output(Command::new("fio").args([&name, "--direct=1"]).args(options).args(job))
 }
 
-/// The requests that a block device has served.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) reads: f64,
-    pub(crate) read_kib: f64,
-    pub(crate) writes: f64,
-    pub(crate) written_kib: f64,
-    pub(crate) flushes: f64,
-}
-
-impl Counts {
-    /// Those after another moment.
-    pub(crate) fn since(self, before: Self) -> Self {
-        Self {
-            reads: self.reads - before.reads,
-            read_kib: self.read_kib - before.read_kib,
-            writes: self.writes - before.writes,
-            written_kib: self.written_kib - before.written_kib,
-            flushes: self.flushes - before.flushes,
-        }
-    }
-}
-
 /// The requests so far: Documentation/block/stat.rst of Linux.
 pub(crate) fn counts(device: &Path) -> Result<Counts> {
     let name = device.file_name().unwrap_or_default();
@@ -88,5 +65,6 @@ pub(crate) fn counts(device: &Path) -> Result<Counts> {
     };
     // Older kernels do not count flushes.
     let flushes = fields.get(15).copied().unwrap_or(0.0);
-    Ok(Counts { reads, read_kib: sectors_read / 2.0, writes, written_kib: sectors_written / 2.0, flushes })
+    let (read_kib, written_kib) = (sectors_read / 2.0, sectors_written / 2.0);
+    Ok(Counts { reads, read_kib, writes, written_kib, flushes, moves: reads + writes })
 }

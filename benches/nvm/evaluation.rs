@@ -2,10 +2,10 @@
 
 use crate::bandwidth;
 use crate::client::Runs;
-use crate::databases;
 use crate::export::Export;
 use crate::latency;
 use crate::paging;
+use crate::programs::{self, Workload};
 use crate::queued;
 use crate::supervisor;
 use crate::zram::Zram;
@@ -33,19 +33,25 @@ pub(crate) const NEEDS: [Need; 5] = [
     Need::new("fusermount3", "fuse3"),
 ];
 
+/// What can be chosen.
+pub(crate) const FIGURES: [&str; 8] = ["4", "5", "6", "7", "8", "9", "10", "files"];
+
 /// What is measured; nothing chosen is everything.
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
     /// The names, long or short, of technologies.
     pub(crate) technologies: Vec<String>,
-    /// The numbers of figures.
-    pub(crate) figures: Vec<u8>,
+    /// The numbers of figures, or other names.
+    pub(crate) figures: Vec<String>,
 }
 
 impl Chosen {
     fn has(&self, name: &str, technology: &Technology) -> bool {
-        let is_of = |figure: &u8| name.starts_with(&format!("fig{figure}/"));
-        let is_sweep = is_of(&6) || is_of(&7);
+        let is_of = |figure: &String| {
+            let group = name.split('/').next().unwrap_or(name);
+            group == figure || group.strip_prefix("fig") == Some(figure)
+        };
+        let is_sweep = ["fig6/", "fig7/"].iter().any(|figure| name.starts_with(figure));
         let has_figure = self.figures.is_empty() || self.figures.iter().any(is_of);
         let is_named = |name: &String| technology.has_name(name);
         let is_any = self.technologies.is_empty() || !is_sweep && self.technologies.iter().any(is_named);
@@ -84,10 +90,17 @@ pub(crate) fn run(
     let mut rates = figures::bandwidth_cells(technologies).into_diagnostic()?;
     rates.retain(|cell| is_chosen(&cell.name, &cell.technology));
     let mut points = on_block_devices(&mut journal, &spinning, &behind_fuse, runs, &mut report)?;
-    let chosen = technologies.iter().filter(|technology| is_chosen("fig9/", technology));
-    let with_databases = technologies.iter().filter(|technology| is_chosen("fig8/", technology));
-    points.extend(databases(&mut journal, &with_databases.collect::<Vec<_>>(), runs, &mut report)?);
-    points.extend(paging(&mut journal, &chosen.collect::<Vec<_>>(), runs, &mut report)?);
+    let of = |group: &str| -> Vec<&Technology> {
+        technologies.iter().filter(|technology| is_chosen(group, technology)).collect()
+    };
+    let of_programs = |group: &str| -> Vec<&Technology> {
+        let is_wanted = |name: &str| !cli.quick || figures::OF_QUICK_PROGRAMS.contains(&name);
+        of(group).into_iter().filter(|technology| is_wanted(&technology.name)).collect()
+    };
+    points.extend(databases(&mut journal, &of("fig8/"), runs, &mut report)?);
+    points.extend(files(&mut journal, &of_programs("files/"), runs, cli.quick, &mut report)?);
+    points.extend(paging(&mut journal, &of("fig9/"), runs, &mut report)?);
+    points.extend(paged_programs(&mut journal, &of_programs("fig10/"), runs, &mut report)?);
     points.extend(bandwidth::measure(&rates, runs, &mut report)?);
     points.extend(derived::all(&points));
     points.sort_by_key(|point| point.name.split('/').next().map(str::to_owned));
@@ -154,14 +167,63 @@ fn databases(
     runs: Runs,
     report: &mut Report,
 ) -> Result<Vec<Point>> {
-    let of = |name: &'static str| {
-        technologies.iter().map(move |technology| {
-            planned(&figures::database(name, &technology.name), databases::PATHS[0], "1/s", None)
-        })
+    let mut points = Vec::new();
+    for name in figures::DATABASES {
+        let cells = rates(technologies, |technology| figures::database(name, technology));
+        let run = || {
+            let database = programs::BerkeleyDb::compile(name)?;
+            programs::measure(journal, &database, technologies, runs, report)
+        };
+        points.extend(stage(cells, on_files().as_ref(), run)?);
+    }
+    Ok(points)
+}
+
+fn files(
+    journal: &mut Journal,
+    technologies: &[&Technology],
+    runs: Runs,
+    is_quick: bool,
+    report: &mut Report,
+) -> Result<Vec<Point>> {
+    if technologies.is_empty() {
+        return Ok(Vec::new());
+    }
+    let cells = |name: &'static str| rates(technologies, |technology| figures::files(name, technology));
+    let mut measure = |workload: &dyn Workload, report: &mut Report| {
+        programs::measure(journal, workload, technologies, runs, report)
     };
-    let cells = figures::DATABASES.into_iter().flat_map(of).collect();
-    let missing = Zram::missing().or_else(Export::missing);
-    stage(cells, missing.as_ref(), || databases::measure(journal, technologies, runs, report))
+    let mut points = stage(cells("postmark"), on_files().as_ref(), || measure(&programs::Postmark, report))?;
+    let missing = on_files().or_else(programs::Patch::missing);
+    points.extend(stage(cells("patch"), missing.as_ref(), || measure(&programs::Patch::prepare()?, report))?);
+    let mut builds = cells("build");
+    builds.iter_mut().for_each(|cell| cell.unit = "s");
+    let run = || programs::build(journal, technologies, runs, is_quick, report);
+    points.extend(stage(builds, on_files().as_ref(), run)?);
+    Ok(points)
+}
+
+/// Why no program can run on a file system on all technologies, if so.
+fn on_files() -> Option<String> {
+    Zram::missing().or_else(Export::missing)
+}
+
+/// Cells before rates are measured.
+fn rates(technologies: &[&Technology], name: impl Fn(&str) -> String) -> Vec<Point> {
+    let cell = |technology: &&Technology| planned(&name(&technology.name), programs::PATHS[0], "1/s", None);
+    technologies.iter().map(cell).collect()
+}
+
+fn paged_programs(
+    journal: &mut Journal,
+    technologies: &[&Technology],
+    runs: Runs,
+    report: &mut Report,
+) -> Result<Vec<Point>> {
+    let of = |name: &'static str| rates(technologies, move |technology| figures::paged(name, technology));
+    let cells = figures::PAGED_PROGRAMS.into_iter().flat_map(of).collect();
+    let missing = Zram::missing().or_else(paging::missing);
+    stage(cells, missing.as_ref(), || paging::measure_programs(journal, technologies, runs, report))
 }
 
 fn paging(

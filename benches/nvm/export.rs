@@ -12,7 +12,7 @@ use fuser::{
 };
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_bench::nvm::deadlines::Deadlines;
-use pm_bench::nvm::device::{Device, Kind, Request};
+use pm_bench::nvm::device::{Counts, Device, Kind, Request};
 use pm_bench::nvm::journal::{Journal, Left};
 use pm_bench::nvm::technology::Technology;
 use std::ffi::OsStr;
@@ -108,6 +108,11 @@ impl Export {
     pub(crate) fn serve_as(&self, technology: Option<&Technology>, lead: Lead) {
         let device = technology.map(Device::new);
         *lock(&self.shared) = Served { device, lead, begin: Instant::now() };
+    }
+
+    /// The requests since it serves as this technology.
+    pub(crate) fn counts(&self) -> Counts {
+        lock(&self.shared).device.as_ref().map(Device::counts).unwrap_or_default()
     }
 }
 

@@ -5,10 +5,11 @@ use crate::files;
 use crate::zram::Zram;
 use miette::{IntoDiagnostic as _, Result};
 use pm_bench::nvm::cell::{Cell, Point, Spread};
-use pm_bench::nvm::device::Kind;
-use pm_bench::nvm::figures::{self, LatencyCell, Layer};
+use pm_bench::nvm::device::{Device, Kind};
+use pm_bench::nvm::figures::{self, LatencyCell, Layer, PAGE_BYTES};
 use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::spin::{Delay, Delays};
+use pm_bench::nvm::technology::Technology;
 use pm_bench::{Pair, Report, median};
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +24,12 @@ const GOAL: f64 = 0.95;
 pub(crate) struct Floors {
     read: f64,
     write: f64,
+}
+
+/// Whether a thread may spin for as long as a page of this technology takes.
+pub(crate) fn can_spin(technology: &Technology) -> bool {
+    let latency = |kind| Device::latency_ns(technology, kind, PAGE_BYTES);
+    Delays::can_be(latency(Kind::Read)) && Delays::can_be(latency(Kind::Write))
 }
 
 /// Measures the cells, and adds rows of asked against delivered to the report.

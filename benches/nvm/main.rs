@@ -6,13 +6,13 @@
 mod bandwidth;
 mod bpf;
 mod client;
-mod databases;
 mod evaluation;
 mod export;
 mod files;
 mod latency;
 mod on;
 mod paging;
+mod programs;
 mod queued;
 mod supervisor;
 mod zram;
@@ -21,7 +21,7 @@ use clap::Parser;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure, miette};
 use pm_bench::Cli;
 use pm_bench::nvm::technology::Technologies;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use xtask::apt;
 
@@ -40,9 +40,9 @@ struct Options {
     /// Evaluate only these technologies [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// Measure only these figures of 4 to 9 [default: all, and single properties of the paths].
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
-    figures: Vec<u8>,
+    /// Measure only these figures of 4 to 10, or "files": Postmark, Patch and Build [default: all, and single properties of the paths].
+    #[arg(long, value_name = "FIGURES", value_delimiter = ',', value_parser = evaluation::FIGURES)]
+    figures: Vec<String>,
     /// Also write the paper's numbers, ours beside them, into this Markdown file.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
@@ -64,6 +64,9 @@ struct Options {
     /// The control group of that program.
     #[arg(long, value_name = "DIR", hide = true)]
     group: Option<PathBuf>,
+    /// Be another program under measurement: its name, and its arguments.
+    #[arg(long, value_name = "PROGRAM", num_args = 1.., hide = true)]
+    serve: Vec<String>,
     /// Do the work, for the supervisor.
     #[arg(long, hide = true)]
     worker: bool,
@@ -73,6 +76,9 @@ fn main() -> Result<ExitCode> {
     let options = Options::parse();
     if let Some(bytes) = options.thrash {
         return paging::serve(bytes, options.group.as_deref());
+    }
+    if let [program, arguments @ ..] = &options.serve[..] {
+        return serve(program, arguments);
     }
     if options.clean {
         return supervisor::clean();
@@ -102,6 +108,16 @@ fn main() -> Result<ExitCode> {
         return evaluation::run(&options.cli, &technologies, &chosen_cells, options.document.as_deref());
     }
     supervisor::run()
+}
+
+/// Is a program under measurement.
+fn serve(program: &str, arguments: &[String]) -> Result<ExitCode> {
+    match (program, arguments) {
+        ("postmark", [directory]) => programs::serve_postmark(directory.as_ref()),
+        ("patch", [tree, patches]) => programs::serve_patch(tree.as_ref(), patches.as_ref()),
+        (kernel, groups @ ([] | [_])) => paging::serve_kernel(kernel, groups.first().map(Path::new)),
+        _ => Err(miette!("{program} has other arguments than {arguments:?}")),
+    }
 }
 
 /// The memory that programs can have, as the kernel estimates it.

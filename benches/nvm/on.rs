@@ -1,6 +1,6 @@
 //! A program of the user on technologies: how long it takes, which part of that it waits, and from which latency on it waits for half of its time.
 
-use crate::client::{self, Counts, Runs};
+use crate::client::{self, Runs};
 use crate::export::{Export, Lead};
 use crate::files;
 use crate::latency::{self, Floors};
@@ -9,14 +9,14 @@ use crate::supervisor;
 use crate::zram::Zram;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure};
 use pm_bench::nvm::cell::{Cell, Point, Spread, digits};
-use pm_bench::nvm::device::{Device, Kind};
+use pm_bench::nvm::device::{Counts, Device, Kind};
 use pm_bench::nvm::figures::{Layer, PAGE_BYTES};
 use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::page;
 use pm_bench::nvm::spin::{Delay, Delays};
 use pm_bench::nvm::technology::Technology;
 use pm_bench::{Cli, Pair, Report, median};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use xtask::process;
@@ -40,15 +40,24 @@ pub(crate) struct Program {
 
 /// Runs of a program on one technology, or without delay.
 #[derive(Clone, Debug, Default)]
-struct Times {
-    seconds: Vec<f64>,
+pub(crate) struct Times {
+    pub(crate) seconds: Vec<f64>,
+    /// What they should be, from those without delay and the requests.
+    pub(crate) predicted: Vec<f64>,
     counts: Vec<Counts>,
+}
+
+/// Runs on some technologies, in their order, and without delay.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ran {
+    pub(crate) alone: Times,
+    pub(crate) with: Vec<Times>,
 }
 
 /// Where it runs, and with what delay.
 struct Place<'a> {
     journal: &'a mut Journal,
-    device: PathBuf,
+    device: &'a Path,
     program: &'a Program,
     round_count: usize,
 }
@@ -60,18 +69,24 @@ pub(crate) fn run(cli: &Cli, technologies: &[&Technology], program: &Program) ->
     report.fact("command", program.command.as_str());
     report.fact("file system", "XFS, not in the page cache at the start; the time includes syncing it");
     let runs = Runs { count: cli.round_count(5, 2), time: Duration::from_millis(200) };
-    let is_short = |technology: &&&Technology| {
-        let latency = |kind| Device::latency_ns(technology, kind, PAGE_BYTES);
-        Delays::can_be(latency(Kind::Read)) && Delays::can_be(latency(Kind::Write))
-    };
     let (short, long): (Vec<&Technology>, Vec<&Technology>) =
-        technologies.iter().partition(|technology| is_short(technology));
+        technologies.iter().partition(|technology| latency::can_spin(technology));
     let mut points = Vec::new();
-    if !short.is_empty() {
-        points.extend(on_zram(&mut journal, &short, program, runs, &mut report)?);
-    }
-    if !long.is_empty() {
-        points.extend(behind_fuse(&mut journal, &long, program, runs, &mut report)?);
+    for (path, technologies) in [(latency::PATH, short), (queued::PATH, long)] {
+        if technologies.is_empty() {
+            continue;
+        }
+        let is_on_zram = path == latency::PATH;
+        let ran = if is_on_zram {
+            on_zram(&mut journal, &technologies, program, runs)?
+        } else {
+            behind_fuse(&mut journal, &technologies, program, runs)?
+        };
+        let name = if is_on_zram { "no-delay/zram" } else { "no-delay/fuse" };
+        points.push(seconds(name, path, &ran.alone));
+        for (technology, times) in technologies.iter().zip(&ran.with) {
+            points.extend(evaluated(technology, path, times, &ran.alone, &mut report));
+        }
     }
     report.page(page::html("A program on slow and fast memories", &points, &[]));
     report.data("cells", serde_json::to_value(&points).into_diagnostic()?);
@@ -83,57 +98,60 @@ pub(crate) fn run(cli: &Cli, technologies: &[&Technology], program: &Program) ->
     cli.finish(&report)
 }
 
-fn on_zram(
+/// Runs the program on technologies for which a thread can spin.
+pub(crate) fn on_zram(
     journal: &mut Journal,
     technologies: &[&Technology],
     program: &Program,
     runs: Runs,
-    report: &mut Report,
-) -> Result<Vec<Point>> {
+) -> Result<Ran> {
     let mark = journal.entries().len();
     let zram = Zram::add(journal, DEVICE_BYTES)?;
     client::fill(&zram.device)?;
     let floors = latency::floors(&zram, runs, &mut Vec::new())?;
     let slopes = Slopes::of_zram(&zram.device, floors, runs)?;
-    let mut place =
-        Place { journal: &mut *journal, device: zram.device.clone(), program, round_count: runs.count };
-    let alone = place.times(|| Ok(()))?;
-    let mut points = vec![seconds("no-delay/zram", latency::PATH, None, &alone)];
+    let device = zram.device.clone();
+    let mut place = Place { journal: &mut *journal, device: &device, program, round_count: runs.count };
+    let counts = || client::counts(&device);
+    let alone = place.times(|| Ok(()), counts)?;
+    let mut with = Vec::new();
     for technology in technologies {
-        let times = place.times(|| zram.delay(|device| slopes.delays(technology, floors, device)))?;
+        let times = place.times(|| zram.delay(|device| slopes.delays(technology, floors, device)), counts)?;
         let delays = slopes.delays(technology, floors, 0);
-        let spun = |counts: &Counts| Slopes::spun_s(delays, *counts);
-        let predicted = median(alone.seconds.iter().copied()) + median(times.counts.iter().map(spun));
-        points.extend(evaluated(technology, latency::PATH, Some(predicted), &times, &alone, report));
+        with.push(times.predicted_by(&alone, |counts| Slopes::spun_s(delays, counts)));
     }
     journal.undo_to(mark).into_diagnostic()?;
-    Ok(points)
+    Ok(Ran { alone, with })
 }
 
-fn behind_fuse(
+/// Runs the program on other technologies.
+pub(crate) fn behind_fuse(
     journal: &mut Journal,
     technologies: &[&Technology],
     program: &Program,
     runs: Runs,
-    report: &mut Report,
-) -> Result<Vec<Point>> {
+) -> Result<Ran> {
     let mark = journal.entries().len();
     let export = Export::add(journal, DEVICE_BYTES)?;
-    let mut place =
-        Place { journal: &mut *journal, device: export.device.clone(), program, round_count: runs.count };
+    let device = export.device.clone();
+    let mut place = Place { journal: &mut *journal, device: &device, program, round_count: runs.count };
     let plain = || export.serve_as(None, Lead::default());
-    let alone = place.times(|| Ok(()))?;
-    let mut points = vec![seconds("no-delay/fuse", queued::PATH, None, &alone)];
+    let counts = || Ok(export.counts());
+    let alone = place.times(|| Ok(()), counts)?;
+    let mut with = Vec::new();
     for technology in technologies {
-        let times = place.times(|| {
-            // The path's own time, some 25 us, is not subtracted: these technologies are slower than 1 ms.
-            export.serve_as(Some(technology), Lead::default());
-            Ok(Plain(&plain))
-        });
-        points.extend(evaluated(technology, queued::PATH, None, &times?, &alone, report));
+        let times = place.times(
+            || {
+                // The path's own time, some 25 us, is not subtracted: these technologies are slower than 1 ms.
+                export.serve_as(Some(technology), Lead::default());
+                Ok(Plain(&plain))
+            },
+            counts,
+        )?;
+        with.push(times.predicted_by(&alone, |counts| counts.seconds_on(technology)));
     }
     journal.undo_to(mark).into_diagnostic()?;
-    Ok(points)
+    Ok(Ran { alone, with })
 }
 
 /// Ends the delay when the delay's value is dropped.
@@ -189,28 +207,41 @@ impl Slopes {
     }
 }
 
+impl Times {
+    /// Adds what the times should be: that of the program without delay, and that of the requests.
+    fn predicted_by(mut self, alone: &Self, waited_s: impl Fn(Counts) -> f64) -> Self {
+        let alone = median(alone.seconds.iter().copied());
+        self.predicted = self.counts.iter().map(|counts| alone + waited_s(*counts)).collect();
+        self
+    }
+}
+
 impl Place<'_> {
-    /// Runs the program, each time on a new file system, and with the delay that `delay` returns.
-    fn times<D>(&mut self, delay: impl Fn() -> Result<D>) -> Result<Times> {
+    /// Runs the program, each time on a new file system, and with the delay that `delay` returns. `counts` has the requests of the device.
+    fn times<D>(
+        &mut self,
+        delay: impl Fn() -> Result<D>,
+        counts: impl Fn() -> Result<Counts>,
+    ) -> Result<Times> {
         let mut times = Times::default();
         for _ in 0..self.round_count {
             let mark = self.journal.entries().len();
-            files::make(Layer::Xfs, &self.device)?;
+            files::make(Layer::Xfs, self.device)?;
             if let Some(prepare) = &self.program.prepare {
-                let at = files::mount(self.journal, Layer::Xfs, &self.device)?;
+                let at = files::mount(self.journal, Layer::Xfs, self.device)?;
                 shell(prepare, &at)?;
                 // Mounted again, nothing of it is in the page cache.
                 self.journal.undo_to(mark).into_diagnostic()?;
             }
-            let at = files::mount(self.journal, Layer::Xfs, &self.device)?;
-            let before = client::counts(&self.device)?;
+            let at = files::mount(self.journal, Layer::Xfs, self.device)?;
             let delayed = delay()?;
+            let before = counts()?;
             let begin = Instant::now();
             shell(&self.program.command, &at)?;
             process::output(Command::new("sync").arg("--file-system").arg(&at))?;
             times.seconds.push(begin.elapsed().as_secs_f64());
+            times.counts.push(counts()?.since(before));
             drop(delayed);
-            times.counts.push(client::counts(&self.device)?.since(before));
             self.journal.undo_to(mark).into_diagnostic()?;
         }
         Ok(times)
@@ -226,16 +257,16 @@ fn shell(command: &str, at: &Path) -> Result<()> {
     Ok(())
 }
 
-fn seconds(name: &str, path: &'static str, predicted: Option<f64>, times: &Times) -> Point {
+fn seconds(name: &str, path: &'static str, times: &Times) -> Point {
     let cell = Cell::Measured(Spread::of(&times.seconds));
-    Point { name: format!("{name}/time"), path, unit: "s", asked: predicted, floor: None, cell }
+    let asked = (!times.predicted.is_empty()).then(|| median(times.predicted.iter().copied()));
+    Point { name: format!("{name}/time"), path, unit: "s", asked, floor: None, cell }
 }
 
 /// The cells of a technology, and its row.
 fn evaluated(
     technology: &Technology,
     path: &'static str,
-    predicted: Option<f64>,
     times: &Times,
     alone: &Times,
     report: &mut Report,
@@ -254,7 +285,7 @@ fn evaluated(
         Point { name, path, unit, asked: None, floor: None, cell }
     };
     let mut points = vec![
-        seconds(name, path, predicted, times),
+        seconds(name, path, times),
         single(format!("{name}/reads"), "requests", reads),
         single(format!("{name}/writes"), "requests", writes),
         single(format!("{name}/flushes"), "requests", flushes),

@@ -26,8 +26,10 @@
 
 pub mod fio;
 pub mod lackey;
+pub mod npb;
 pub mod nvm;
 pub mod plan;
+pub mod postmark;
 
 mod cli;
 mod conversation;

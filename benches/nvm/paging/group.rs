@@ -24,7 +24,12 @@ pub(super) fn add(journal: &mut Journal, bytes: u64) -> Result<PathBuf> {
 
 /// Moves the calling process into a group.
 pub(super) fn join(group: &Path) -> Result<()> {
-    write(&group.join("cgroup.procs"), "0")
+    write(&processes(group), "0")
+}
+
+/// The file with the processes of a group.
+pub(super) fn processes(group: &Path) -> PathBuf {
+    group.join("cgroup.procs")
 }
 
 /// Where groups of memory are, and the name of the file with their limit: version 1, or else version 2.

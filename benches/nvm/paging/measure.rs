@@ -1,19 +1,19 @@
 //! Measures how many updates a second a program makes whose array does not fit into its memory, and what a fault costs.
 
 use super::group;
+use super::program::Program;
 use super::thrash::{self, Ran};
-use crate::client::{self, Counts, Runs};
+use crate::client::{self, Runs};
 use crate::latency::{self, Floors};
 use crate::zram::Zram;
 use miette::{IntoDiagnostic as _, Result, miette};
 use pm_bench::nvm::cell::{Cell, Point, Spread};
-use pm_bench::nvm::device::{Device, Kind};
+use pm_bench::nvm::device::{Counts, Device, Kind};
 use pm_bench::nvm::figures::{self, PAGE_BYTES};
 use pm_bench::nvm::journal::{Journal, Left};
 use pm_bench::nvm::spin::{Delay, Delays};
 use pm_bench::nvm::technology::Technology;
 use pm_bench::{Conversation, Pair, Report, median};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use xtask::process;
@@ -27,51 +27,24 @@ pub(crate) const MEMORY_MIB: f64 = 64.0;
 const _: () = assert!(MEMORY_BYTES == 64 << 20);
 /// As in the paper.
 const THREADS: usize = 16;
-/// The kernel now and then kills a program whose pages it cannot write in time.
-const ATTEMPTS: usize = 3;
 const GOAL: f64 = 0.95;
 
-/// The program, which is started again if the kernel kills it.
-struct Program<'a> {
-    bytes: u64,
-    group: Option<&'a Path>,
-    thrash: Option<Conversation>,
-    killed: &'a mut usize,
+/// A swap device.
+pub(super) struct Swap {
+    pub(super) zram: Zram,
+    pub(super) floors: Floors,
 }
 
-impl Program<'_> {
-    /// Lets it do something. `None`: the kernel has killed it each time.
-    fn attempt<T>(&mut self, act: impl Fn(&mut Conversation) -> Result<T>) -> Result<Option<T>> {
-        for _ in 0..ATTEMPTS {
-            let thrash = match self.thrash.take() {
-                Some(thrash) => Ok(thrash),
-                None => thrash::start(self.bytes, self.group),
-            };
-            let done = thrash.and_then(|mut thrash| Ok((act(&mut thrash)?, thrash)));
-            match done {
-                Ok((result, thrash)) => {
-                    self.thrash = Some(thrash);
-                    return Ok(Some(result));
-                }
-                Err(error) if is_kill(&error) => *self.killed += 1,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
+impl Swap {
+    /// Makes the kernel page to a device in memory. The journal takes it down.
+    pub(super) fn add(journal: &mut Journal, runs: Runs) -> Result<Self> {
+        let zram = Zram::add(journal, SWAP_BYTES)?;
+        let floors = latency::floors(&zram, runs, &mut Vec::new())?;
+        process::output(Command::new("mkswap").arg(&zram.device))?;
+        journal.add(Left::Swap(zram.device.clone())).into_diagnostic()?;
+        process::output(Command::new("swapon").args(["--priority", "32767"]).arg(&zram.device))?;
+        Ok(Self { zram, floors })
     }
-
-    /// Checks that no update is lost.
-    fn finish(&mut self) -> Result<()> {
-        match self.thrash.take().map_or(Ok(()), Conversation::finish) {
-            Err(error) if is_kill(&error) => *self.killed += 1,
-            finished => return finished,
-        }
-        Ok(())
-    }
-}
-
-fn is_kill(error: &miette::Report) -> bool {
-    error.to_string().contains("signal: 9")
 }
 
 /// What is measured with one array and one technology.
@@ -93,11 +66,7 @@ pub(crate) fn measure(
     report: &mut Report,
 ) -> Result<Vec<Point>> {
     let mark = journal.entries().len();
-    let zram = Zram::add(journal, SWAP_BYTES)?;
-    let floors = latency::floors(&zram, runs, &mut Vec::new())?;
-    process::output(Command::new("mkswap").arg(&zram.device))?;
-    journal.add(Left::Swap(zram.device.clone())).into_diagnostic()?;
-    process::output(Command::new("swapon").args(["--priority", "32767"]).arg(&zram.device))?;
+    let swap = Swap::add(journal, runs)?;
     let group = group::add(journal, MEMORY_BYTES)?;
     let mut points = Vec::new();
     let mut killed = 0;
@@ -105,8 +74,8 @@ pub(crate) fn measure(
         let bytes = MEMORY_BYTES / 2 * halves;
         eprintln!("{PATH}, {} MiB with {} MiB of memory", bytes >> 20, MEMORY_BYTES >> 20);
         points.push(updates("dram", halves, &in_memory(bytes, runs)?));
-        let mut program = Program { bytes, group: Some(&group), thrash: None, killed: &mut killed };
-        let mut measured = paged(&zram, &mut program, technologies, floors, runs)?.into_iter();
+        let mut program = Program::new(|| thrash::start(bytes, Some(&group)), &mut killed);
+        let mut measured = paged(&swap, &mut program, technologies, runs)?.into_iter();
         let alone = measured.next().ok_or_else(|| miette!("nothing was measured"))?;
         points.push(updates("no-delay", halves, &alone.updates));
         // The longest array, in which nearly every update is a fault.
@@ -140,12 +109,12 @@ fn in_memory(bytes: u64, runs: Runs) -> Result<Vec<f64>> {
 
 /// Measures an array that is paged: without delay, and with that of each technology, in rounds. What the kernel has killed has fewer rounds, or none.
 fn paged(
-    zram: &Zram,
+    swap: &Swap,
     program: &mut Program<'_>,
     technologies: &[&Technology],
-    floors: Floors,
     runs: Runs,
 ) -> Result<Vec<Measured>> {
+    let Swap { zram, floors } = swap;
     let mut measured: Vec<Measured> =
         std::iter::repeat_with(Measured::default).take(technologies.len() + 1).collect();
     let updated = |thrash: &mut Conversation| {
@@ -158,7 +127,7 @@ fn paged(
         measured[0].fault_us.extend(own_us);
         measured[0].updates.extend(program.attempt(updated)?);
         for (technology, measured) in technologies.iter().zip(&mut measured[1..]) {
-            let Some(spins) = delays(technology, floors, 0) else { continue };
+            let Some(spins) = delays(technology, *floors, 0) else { continue };
             // Filled before, for that is not measured.
             program.attempt(|_| Ok(()))?;
             let attached = zram.delay(|device| Delays { device, ..spins })?;
@@ -192,7 +161,7 @@ fn waited(zram: &Zram, thrash: &mut Conversation, time: Duration) -> Result<(Ran
 }
 
 /// The spins of a technology, with which a page takes as long as asked for. None, if it would be too long.
-fn delays(technology: &Technology, floors: Floors, device: u32) -> Option<Delays> {
+pub(super) fn delays(technology: &Technology, floors: Floors, device: u32) -> Option<Delays> {
     let spin = |kind| {
         let asked = Device::latency_ns(technology, kind, PAGE_BYTES);
         let floor = Duration::from_secs_f64(floors.of(kind) / 1e6).as_nanos();

@@ -96,7 +96,7 @@ fn update(words: &mut [u64], threads: u64, time: Duration) -> Result<(u64, Durat
 }
 
 /// The pages of this process that the kernel has read so far: field 12 of proc(5).
-fn major_faults() -> Result<u64> {
+pub(super) fn major_faults() -> Result<u64> {
     let stat = std::fs::read_to_string("/proc/self/stat").into_diagnostic()?;
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let count = fields.split_whitespace().nth(9).and_then(|field| field.parse().ok());

@@ -34,6 +34,8 @@ impl Spread {
 pub enum Cell {
     /// It was measured.
     Measured(Spread),
+    /// It would take too long, and follows from the requests that were counted and the technology's latencies.
+    Predicted(f64),
     /// The path alone takes longer than the technology.
     Floor,
     /// It was not measured, for this reason.
@@ -48,6 +50,7 @@ impl fmt::Display for Cell {
             Self::Measured(Spread { median, low, high }) => {
                 write!(f, "{} ({}..{})", digits(*median), digits(*low), digits(*high))
             }
+            Self::Predicted(value) => write!(f, "{} (predicted)", digits(*value)),
             Self::Floor => f.write_str("floor"),
             Self::Not(why) => f.write_str(why),
         }
@@ -91,15 +94,17 @@ impl Point {
     pub fn with_unit(&self, unit: &str) -> String {
         match &self.cell {
             Cell::Measured(_) => format!("{} {unit}", self.cell),
+            Cell::Predicted(value) => format!("{} {unit} (predicted)", digits(*value)),
             Cell::Floor | Cell::Not(_) => self.cell.to_string(),
         }
     }
 
-    /// The median, if it was measured. Of a technology that is faster than the path's floor there is none.
+    /// The median, or what is predicted. Of a technology that is faster than the path's floor there is none.
     #[must_use]
     pub fn median(&self) -> Option<f64> {
         match &self.cell {
             Cell::Measured(spread) => Some(spread.median),
+            Cell::Predicted(value) => Some(*value),
             Cell::Floor | Cell::Not(_) => None,
         }
     }
@@ -126,6 +131,7 @@ mod tests {
         let cell = Cell::Measured(Spread::of(&[16.02, 15.98, 19.5]));
         assert_eq!(cell.to_string(), "16.0 (16.0..19.5)");
         assert_eq!(Cell::Measured(Spread::of(&[2.0])).to_string(), "2.00");
+        assert_eq!(Cell::Predicted(0.1234).to_string(), "0.123 (predicted)");
         assert_eq!(Cell::Floor.to_string(), "floor");
         assert_eq!(Cell::Not("needs root".into()).to_string(), "needs root");
     }

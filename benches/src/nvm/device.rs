@@ -29,6 +29,23 @@ pub enum Kind {
     Flush,
 }
 
+/// The requests that a device has served.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counts {
+    /// Reads.
+    pub reads: f64,
+    /// The KiB read.
+    pub read_kib: f64,
+    /// Writes.
+    pub writes: f64,
+    /// The KiB written.
+    pub written_kib: f64,
+    /// Flushes.
+    pub flushes: f64,
+    /// Reads and writes that do not follow the one before them. Of a device that does not tell, all.
+    pub moves: f64,
+}
+
 /// The state of a device: until when its parts are occupied. Times are in nanoseconds since any moment.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -42,6 +59,39 @@ pub struct Device {
     cached_bytes: u64,
     /// The end of the last request.
     position: Option<u64>,
+    counts: Counts,
+}
+
+impl Counts {
+    /// Those after another moment.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            reads: self.reads - before.reads,
+            read_kib: self.read_kib - before.read_kib,
+            writes: self.writes - before.writes,
+            written_kib: self.written_kib - before.written_kib,
+            flushes: self.flushes - before.flushes,
+            moves: self.moves - before.moves,
+        }
+    }
+
+    /// The seconds that they take on a device of this technology, if no two of them overlap, and if flushes follow writes.
+    #[must_use]
+    pub fn seconds_on(self, technology: &Technology) -> f64 {
+        let of = |kind, count: f64, kib: f64| {
+            // The latency of a page, and of what is more than a page.
+            let ns = |kib: u64| Device::latency_ns(technology, kind, kib << 10) as f64;
+            count * ns(4) + (kib - 4.0 * count).max(0.0) * (ns(128) - ns(4)) / 124.0
+        };
+        let requests = of(Kind::Read, self.reads, self.read_kib) + of(Kind::Write, self.writes, self.written_kib);
+        // Requests that follow others find the heads in their place. A write in a cache does not wait for heads.
+        let is_cached = technology.write_cache_bytes > 0;
+        let positioned = if is_cached { self.reads } else { self.reads + self.writes };
+        let still = (positioned - self.moves).max(0.0);
+        let flushes = self.flushes * Device::flush_latency_ns(technology) as f64;
+        (requests + flushes - still * (technology.seek_ns + technology.rotation_ns / 2) as f64) / 1e9
+    }
 }
 
 impl Device {
@@ -56,11 +106,19 @@ impl Device {
             cached: VecDeque::new(),
             cached_bytes: 0,
             position: None,
+            counts: Counts::default(),
         }
+    }
+
+    /// What it has accepted so far.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Accepts a request at `now`, and returns the time at which it is complete. Times of calls must not descend.
     pub fn submit(&mut self, now: u64, request: Request) -> u64 {
+        self.count(request);
         let done = match request.kind {
             Kind::Read => self.read(now, request),
             Kind::Write => self.write(now, request),
@@ -76,6 +134,14 @@ impl Device {
     #[must_use]
     pub fn latency_ns(technology: &Technology, kind: Kind, bytes: u64) -> u64 {
         Self::new(technology).submit(0, Request { kind, offset: 0, bytes })
+    }
+
+    /// The latency of a flush that follows the end of a write of 4 KiB.
+    #[must_use]
+    pub fn flush_latency_ns(technology: &Technology) -> u64 {
+        let mut device = Self::new(technology);
+        let written = device.submit(0, Request { kind: Kind::Write, offset: 0, bytes: 4096 });
+        device.submit(written, Request { kind: Kind::Flush, offset: 0, bytes: 0 }) - written
     }
 
     /// The simulated time that `requests` take if `in_flight` of them are always outstanding.
@@ -97,6 +163,19 @@ impl Device {
             due.push(Reverse(done));
         }
         end
+    }
+
+    fn count(&mut self, request: Request) {
+        let kib = request.bytes as f64 / 1024.0;
+        let counts = &mut self.counts;
+        match request.kind {
+            Kind::Read => (counts.reads, counts.read_kib) = (counts.reads + 1.0, counts.read_kib + kib),
+            Kind::Write => (counts.writes, counts.written_kib) = (counts.writes + 1.0, counts.written_kib + kib),
+            Kind::Flush => counts.flushes += 1.0,
+        }
+        if request.kind != Kind::Flush && self.position != Some(request.offset) {
+            counts.moves += 1.0;
+        }
     }
 
     /// Rows are accessed, then the connection transfers them.
@@ -311,6 +390,40 @@ mod tests {
         assert_eq!(device.submit(first, request(Kind::Read, 4)), first + 40_960);
         let later = 100_000_000;
         assert_eq!(device.submit(later, request(Kind::Read, 4)), later + 7_040_960);
+    }
+
+    #[test]
+    fn counted_requests_take_as_long_as_one_after_the_other() {
+        let disk = Technology {
+            seek_ns: 3_000_000,
+            rotation_ns: 8_000_000,
+            channels: 1,
+            read_mb_s: 100,
+            write_mb_s: 100,
+            fixed_ns: 40_000,
+            ..plain()
+        };
+        let cached = Technology { write_cache_bytes: 1 << 20, ..plain() };
+        for technology in [disk, plain(), cached] {
+            let mut device = Device::new(&technology);
+            let mut now = 0;
+            for number in 0..300 {
+                // Every third follows the one before.
+                let place = number / 3 * 50 + number % 3 / 2;
+                let kind = if number % 2 == 0 { Kind::Read } else { Kind::Write };
+                now = device.submit(now, request(kind, place * 7));
+                if kind == Kind::Write {
+                    now = device.submit(now, FLUSH);
+                }
+            }
+            let counts = device.counts();
+            assert_eq!((counts.reads, counts.writes, counts.flushes), (150.0, 150.0, 150.0));
+            assert_eq!((counts.read_kib, counts.written_kib), (600.0, 600.0));
+            let predicted = counts.seconds_on(&technology);
+            let took = now as f64 / 1e9;
+            assert!((predicted / took - 1.0).abs() < 0.01, "{}: {predicted}, {took}", technology.channels);
+            assert_eq!(counts.since(counts), Counts::default());
+        }
     }
 
     #[test]

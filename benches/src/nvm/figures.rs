@@ -1,6 +1,6 @@
 //! The cells of each figure, so that what runs and what the documents name is one list.
 
-use super::device::{Device, Kind, Request};
+use super::device::{Device, Kind};
 use super::load::{Direction, Load};
 use super::technology::{Attachment, MovedBy, Technologies, Technology, TechnologyError};
 use std::fmt;
@@ -11,6 +11,15 @@ const LONGEST_ON_MEMORY_BUS: u64 = 1600;
 
 /// The databases of Fig. 8.
 pub const DATABASES: [&str; 2] = ["btree", "hash"];
+
+/// The programs on files of V.A whose rate is measured.
+pub const RATES: [&str; 2] = ["postmark", "patch"];
+
+/// The programs of Fig. 10.
+pub const PAGED_PROGRAMS: [&str; 3] = ["is", "cg", "dgemm"];
+
+/// The technologies of a quick run of programs: a disk, flash, and a phase-change memory.
+pub const OF_QUICK_PROGRAMS: [&str; 3] = ["disk-raid", "x25e-raid", "ddr-pcm"];
 
 /// The arrays of Fig. 9, in halves of the memory: half of it, twice and eight times as much.
 pub const PAGING_HALVES: [u64; 3] = [1, 4, 16];
@@ -79,9 +88,7 @@ impl FlushCell {
     /// What the model says, in nanoseconds: the flush follows the end of a write of 4 KiB.
     #[must_use]
     pub fn asked_ns(&self) -> u64 {
-        let mut device = Device::new(&self.technology);
-        let written = device.submit(0, Request { kind: Kind::Write, offset: 0, bytes: PAGE_BYTES });
-        device.submit(written, Request { kind: Kind::Flush, offset: 0, bytes: 0 }) - written
+        Device::flush_latency_ns(&self.technology)
     }
 }
 
@@ -186,11 +193,13 @@ pub fn names(technologies: &Technologies) -> Result<Vec<String>, TechnologyError
     names.extend(bandwidth_cells(technologies)?.into_iter().map(|cell| cell.name));
     names.extend(queued_cells(technologies)?.into_iter().map(|cell| cell.name));
     names.extend(flush_cells(technologies).into_iter().map(|cell| cell.name));
-    let paged = technologies.iter().map(|technology| technology.name.as_str());
-    for technology in paged.chain(["dram", "no-delay"]) {
+    let all = technologies.iter().map(|technology| technology.name.as_str());
+    for technology in all.chain(["dram", "no-delay"]) {
         names.extend(PAGING_HALVES.map(|halves| paging(technology, halves)));
         names.push(fault(technology));
         names.extend(DATABASES.map(|name| database(name, technology)));
+        names.extend(RATES.into_iter().chain(["build"]).map(|name| files(name, technology)));
+        names.extend(PAGED_PROGRAMS.map(|name| paged(name, technology)));
     }
     for layer in [Layer::Raw, Layer::Xfs, Layer::Ext4] {
         names.extend([Kind::Read, Kind::Write].map(|kind| no_delay(layer, kind)));
@@ -208,6 +217,18 @@ pub fn no_delay(layer: Layer, kind: Kind) -> String {
 #[must_use]
 pub fn database(database: &str, technology: &str) -> String {
     format!("fig8/{database}/{technology}")
+}
+
+/// The name of the cell with the rate of a program on files, or its time.
+#[must_use]
+pub fn files(program: &str, technology: &str) -> String {
+    format!("files/{program}/{technology}")
+}
+
+/// The name of the cell with the steps of a program that pages.
+#[must_use]
+pub fn paged(program: &str, technology: &str) -> String {
+    format!("fig10/{program}/{technology}")
 }
 
 /// The name of the cell with the updates of an array of so many halves of the memory.

@@ -1,6 +1,6 @@
 //! The paper's numbers, and ours beside them.
 
-use super::cell::{Point, digits};
+use super::cell::{Cell, Point, digits};
 use serde::Deserialize;
 use std::fmt::Write as _;
 
@@ -53,9 +53,13 @@ impl Number {
         let ours = point(ours)?;
         let Some(over) = &self.over else { return Some(ours.with_unit(&self.unit)) };
         let over = point(over)?;
+        let is_predicted = |point: &Point| matches!(point.cell, Cell::Predicted(_));
+        let mark = if is_predicted(ours) || is_predicted(over) { " (predicted)" } else { "" };
         Some(match (ours.median(), over.median()) {
-            (Some(ours), Some(over)) if self.unit == "%" => format!("{:+.0} %", 100.0 * (ours / over - 1.0)),
-            (Some(ours), Some(over)) => format!("{} times", digits(ours / over)),
+            (Some(ours), Some(over)) if self.unit == "%" => {
+                format!("{:+.0} %{mark}", 100.0 * (ours / over - 1.0))
+            }
+            (Some(ours), Some(over)) => format!("{} times{mark}", digits(ours / over)),
             (None, _) => ours.cell.to_string(),
             (_, None) => over.cell.to_string(),
         })
@@ -91,7 +95,7 @@ pub fn document(machine: &str, points: &[Point]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cell::{Cell, Spread};
+    use super::super::cell::Spread;
     use super::super::{derived, figures};
     use super::*;
     use crate::nvm::technology::Technologies;
@@ -146,6 +150,8 @@ mod tests {
         assert_eq!(number.beside(&points).unwrap(), "-25 %");
         number.unit = "times".into();
         assert_eq!(number.beside(&points).unwrap(), "0.750 times");
+        let points = [point("a", Cell::Predicted(2.0)), point("b", measured(4.0))];
+        assert_eq!(number.beside(&points).unwrap(), "0.500 times (predicted)");
         let points = [point("a", measured(3.0)), point("b", Cell::Floor)];
         assert_eq!(number.beside(&points).unwrap(), "floor");
         assert_eq!(number.beside(&points[..1]), None, "was not run");

@@ -1,0 +1,13 @@
+//! Programs on file systems: databases, of Fig. 8, and those of V.A.
+
+mod berkeley_db;
+mod build;
+mod patch;
+mod postmark;
+mod rates;
+
+pub(crate) use berkeley_db::{BerkeleyDb, compile};
+pub(crate) use build::build;
+pub(crate) use patch::{Patch, serve as serve_patch};
+pub(crate) use postmark::{Postmark, serve as serve_postmark};
+pub(crate) use rates::{PATHS, Workload, measure};
