@@ -66,5 +66,5 @@ pub(crate) fn counts(device: &Path) -> Result<Counts> {
     // Older kernels do not count flushes.
     let flushes = fields.get(15).copied().unwrap_or(0.0);
     let (read_kib, written_kib) = (sectors_read / 2.0, sectors_written / 2.0);
-    Ok(Counts { reads, read_kib, writes, written_kib, flushes, moves: reads + writes })
+    Ok(Counts { reads, read_kib, writes, written_kib, flushes, busy_s: 0.0 })
 }

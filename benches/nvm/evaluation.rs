@@ -1,6 +1,7 @@
 //! The figures, one after the other, and the report.
 
 use crate::bandwidth;
+use crate::charts;
 use crate::client::Runs;
 use crate::export::Export;
 use crate::latency;
@@ -11,14 +12,14 @@ use crate::supervisor;
 use crate::zram::Zram;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _};
 use pm_bench::nvm::cell::{Cell, Point};
-use pm_bench::nvm::derived::{self, BUSES, curve};
+use pm_bench::nvm::derived;
 use pm_bench::nvm::figures::{self, LatencyCell};
 use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::page;
 use pm_bench::nvm::paper;
 use pm_bench::nvm::spin::Delays;
 use pm_bench::nvm::technology::{Technologies, Technology};
-use pm_bench::{Cli, Plot, Report, Series};
+use pm_bench::{Cli, Report};
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -104,13 +105,9 @@ pub(crate) fn run(
     points.extend(bandwidth::measure(&rates, runs, &mut report)?);
     points.extend(derived::all(&points));
     points.sort_by_key(|point| point.name.split('/').next().map(str::to_owned));
-    let charts = [
-        ("fig6", latency_chart(&points)),
-        ("fig7", bandwidth_chart(&points)),
-        ("fig9", paging_chart(&points)),
-    ];
-    for (name, chart) in &charts {
-        report.chart(*name, chart);
+    let charts = charts::all(&points);
+    for (name, svg) in &charts {
+        report.svg(*name, svg.clone());
     }
     report.page(page::html("What slow and fast memories do to whole systems", &points, &charts));
     if let Some(path) = document {
@@ -244,49 +241,4 @@ fn paging(
 /// A cell before it is measured.
 fn planned(name: &str, path: &'static str, unit: &'static str, asked: Option<f64>) -> Point {
     Point { name: name.to_owned(), path, unit, asked, floor: None, cell: Cell::Floor }
-}
-
-fn latency_chart(points: &[Point]) -> Plot {
-    chart(points, "fig6", "Fig. 6: latency of 4 KiB", "latency of a request, us")
-}
-
-fn bandwidth_chart(points: &[Point]) -> Plot {
-    chart(points, "fig7", "Fig. 7: bandwidth of 16 threads, 4 KiB", "MB/s")
-}
-
-/// The updates a second over the length of the array, a curve for each technology.
-fn paging_chart(points: &[Point]) -> Plot {
-    let mut series: Vec<Series> = Vec::new();
-    for point in points {
-        let parts: Vec<&str> = point.name.split('/').collect();
-        let ["fig9", technology, length] = parts[..] else { continue };
-        // The cost of a fault is beside the lengths.
-        let (Ok(length), Some(updates)) = (length.parse::<f64>(), point.median()) else { continue };
-        let name = technology.to_owned();
-        let place = series.iter().position(|curve| curve.name == name).unwrap_or_else(|| {
-            series.push(Series { name, points: Vec::new() });
-            series.len() - 1
-        });
-        series[place].points.push((length * paging::MEMORY_MIB, updates));
-    }
-    Plot {
-        title: "Fig. 9: updates a second with 64 MiB of memory".into(),
-        labels: ["array, MiB".into(), "updates/s".into()],
-        logarithmic: [true, true],
-        series,
-    }
-}
-
-fn chart(points: &[Point], figure: &str, title: &str, unit: &str) -> Plot {
-    let curves = BUSES.into_iter().flat_map(|bus| ["read", "write"].map(|kind| (bus, kind)));
-    let series = curves.map(|(bus, kind)| Series {
-        name: format!("{bus}, {kind}"),
-        points: curve(points, figure, bus, kind, Point::median),
-    });
-    Plot {
-        title: title.into(),
-        labels: ["latency of the memory, ns".into(), unit.into()],
-        logarithmic: [true, true],
-        series: series.collect(),
-    }
 }

@@ -5,6 +5,7 @@
 
 mod bandwidth;
 mod bpf;
+mod charts;
 mod client;
 mod evaluation;
 mod export;

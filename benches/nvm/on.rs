@@ -148,7 +148,7 @@ pub(crate) fn behind_fuse(
             },
             counts,
         )?;
-        with.push(times.predicted_by(&alone, |counts| counts.seconds_on(technology)));
+        with.push(times.predicted_by(&alone, |counts| counts.busy_s));
     }
     journal.undo_to(mark).into_diagnostic()?;
     Ok(Ran { alone, with })

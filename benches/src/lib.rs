@@ -43,6 +43,6 @@ pub use cli::Cli;
 pub use conversation::Conversation;
 pub use disk::Disk;
 pub use pairs::{Pair, Side, median, processor_time, processors, rounds, rounds_of, run_on};
-pub use plot::{Plot, Series};
+pub use plot::{BarChart, Plot, Series};
 pub use report::{Report, Row};
 pub use server::Server;

@@ -59,6 +59,54 @@ pub(crate) fn bars(title: &str, bars: &[(String, f64, Option<f64>)]) -> String {
     })
 }
 
+/// Bars, one below the other, along a logarithmic axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BarChart {
+    /// The title.
+    pub title: String,
+    /// The unit of the values.
+    pub unit: String,
+    /// The names of the bars, and their values. Those that are not above zero are not drawn.
+    pub bars: Vec<(String, f64)>,
+}
+
+impl BarChart {
+    /// The chart as an SVG.
+    #[must_use]
+    pub fn to_svg(&self) -> String {
+        let bars: Vec<&(String, f64)> = self.bars.iter().filter(|bar| bar.1 > 0.0).rev().collect();
+        let low = bars.iter().map(|bar| bar.1).reduce(f64::min).unwrap_or(1.0) / 2.0;
+        let high = bars.iter().map(|bar| bar.1).reduce(f64::max).unwrap_or(1.0) * 2.0;
+        let label = |row: &SegmentValue<usize>| match row {
+            SegmentValue::CenterOf(row) => bars.get(*row).map_or(String::new(), |bar| bar.0.clone()),
+            _ => String::new(),
+        };
+        let height = 80 + 24 * u32::try_from(bars.len()).unwrap_or(u32::MAX);
+        svg((SIZE.0, height), |area| {
+            let mut chart = ChartBuilder::on(area)
+                .caption(&self.title, (FONT, 18))
+                .margin(8)
+                .x_label_area_size(40)
+                .y_label_area_size(230)
+                .build_cartesian_2d((low..high).log_scale(), (0..bars.len().max(1) - 1).into_segmented())
+                .expect(DRAWN);
+            let mut mesh = chart.configure_mesh();
+            mesh.disable_mesh().label_style(LABELS).x_desc(&self.unit);
+            mesh.y_labels(bars.len()).y_label_formatter(&label).x_label_formatter(&|value| short(*value));
+            mesh.draw().expect(DRAWN);
+            for (row, bar) in bars.iter().enumerate() {
+                let corners = [(low, SegmentValue::Exact(row)), (bar.1, SegmentValue::Exact(row + 1))];
+                let mut rectangle = Rectangle::new(corners, MET.filled());
+                rectangle.set_margin(3, 3, 0, 0);
+                chart.draw_series([rectangle]).expect(DRAWN);
+                let value = format!(" {}", short(bar.1).trim_end());
+                let place = (bar.1, SegmentValue::CenterOf(row));
+                chart.draw_series([Text::new(value, place, LABELS)]).expect(DRAWN);
+            }
+        })
+    }
+}
+
 /// A curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
@@ -184,6 +232,17 @@ mod tests {
         assert!(svg.contains("a&amp;b") && svg.contains("x &lt; y"), "{svg}");
         assert_eq!(svg.matches("fill=\"#2B7A4B\"").count(), 1, "met: {svg}");
         assert_eq!(svg.matches("fill=\"#B5482A\"").count(), 1, "missed: {svg}");
+    }
+
+    #[test]
+    fn bars_above_zero_are_drawn_with_their_values() {
+        let bars = [("a<b", 3.0), ("none", 0.0), ("c", 4000.0)].map(|(name, value)| (name.to_owned(), value));
+        let svg = BarChart { title: "t".into(), unit: "us".into(), bars: bars.into() }.to_svg();
+        for text in ["a&lt;b", "c", "3.00", "4.00 K", "us"] {
+            assert!(svg.lines().any(|line| line.trim() == text), "{text}: {svg}");
+        }
+        assert!(!svg.contains("none"), "{svg}");
+        assert!(BarChart::default().to_svg().contains("<svg"));
     }
 
     #[test]

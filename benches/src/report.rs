@@ -118,7 +118,12 @@ impl Report {
 
     /// Adds a chart, saved as `BENCH-NAME.svg`.
     pub fn chart(&mut self, name: impl Into<String>, plot: &Plot) {
-        self.charts.push((name.into(), plot.to_svg()));
+        self.svg(name, plot.to_svg());
+    }
+
+    /// Adds a chart that is drawn already.
+    pub fn svg(&mut self, name: impl Into<String>, svg: String) {
+        self.charts.push((name.into(), svg));
     }
 
     /// The report as HTML, saved as `BENCH.html`.

@@ -7,15 +7,14 @@ use pm_bench::nvm::figures;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tempfile::TempDir;
 use xtask::apt::{self, Need};
 use xtask::{cargo, process};
 
 const NEEDS: [Need; 3] = [Need::new("git", "git"), Need::new("tar", "tar"), Need::new("gzip", "gzip")];
 /// The newest changes of the history, merges as one change.
-const MOST_PATCHES: usize = 300;
-const LEAST_PATCHES: usize = 20;
+const PATCHES: usize = 50;
 
 /// The patches of this repository, compressed, in the order in which they apply, and the tree to which the first applies.
 pub(crate) struct Patch {
@@ -27,8 +26,8 @@ impl Patch {
     pub(crate) fn missing() -> Option<String> {
         let is_there = apt::ensure(&NEEDS).and_then(|()| revisions());
         match is_there {
-            Ok(revisions) if revisions.len() > LEAST_PATCHES => None,
-            Ok(_) => Some("the clone of the repository has no history, whose changes are the patches".into()),
+            Ok(revisions) if revisions.len() > PATCHES => None,
+            Ok(_) => Some(format!("the clone of the repository has fewer than {PATCHES} changes to apply")),
             Err(error) => Some(format!("{error}: the patches are the changes of a clone of the repository")),
         }
     }
@@ -67,8 +66,8 @@ impl Workload for Patch {
     }
 }
 
-/// Is the program that applies them: unpacks the tree; then for each line `MILLISECONDS` of its input a line `SECONDS PATCHES`. After the last patch
-/// it goes back, one patch after the other, and at the end of the input it compares the tree with the one of the history.
+/// Is the program that applies them: unpacks the tree; then for each line of its input applies all patches, or if they are applied takes them all back, so
+/// that each run has the same patches, and writes a line `SECONDS PATCHES`. At the end of the input it compares the tree with that of the history.
 pub(crate) fn serve(tree: &Path, patches: &Path) -> Result<ExitCode> {
     let text = fs::read_to_string(patches.join("revisions")).into_diagnostic()?;
     let revisions: Vec<&str> = text.lines().collect();
@@ -76,24 +75,21 @@ pub(crate) fn serve(tree: &Path, patches: &Path) -> Result<ExitCode> {
     let directory = File::open(tree).into_diagnostic()?;
     let sync = || rustix::fs::syncfs(&directory).into_diagnostic();
     sync()?;
-    let (mut applied, mut is_back) = (0, false);
+    let mut numbers: Vec<usize> = (0..revisions.len() - 1).collect();
+    let mut is_back = false;
     println!("ready");
     for line in std::io::stdin().lines() {
-        let line = line.into_diagnostic()?;
-        let time = Duration::from_millis(line.parse().into_diagnostic().wrap_err(line)?);
+        line.into_diagnostic()?;
         let begin = Instant::now();
-        let mut count = 0;
-        while count == 0 || begin.elapsed() < time {
-            is_back = if is_back { applied > 0 } else { applied == revisions.len() - 1 };
-            let number = if is_back { applied - 1 } else { applied };
-            apply(tree, &patch(patches, number), is_back)?;
+        for number in &numbers {
+            apply(tree, &patch(patches, *number), is_back)?;
             sync()?;
-            applied = if is_back { number } else { number + 1 };
-            count += 1;
         }
-        println!("{} {count}", begin.elapsed().as_secs_f64());
+        println!("{} {}", begin.elapsed().as_secs_f64(), numbers.len());
+        numbers.reverse();
+        is_back = !is_back;
     }
-    compare(tree, revisions[applied])?;
+    compare(tree, if is_back { revisions[revisions.len() - 1] } else { revisions[0] })?;
     println!("exact");
     Ok(ExitCode::SUCCESS)
 }
@@ -127,7 +123,7 @@ fn compare(tree: &Path, revision: &str) -> Result<()> {
 
 /// The revisions between which the patches are, oldest first.
 fn revisions() -> Result<Vec<String>> {
-    let limit = format!("--max-count={}", MOST_PATCHES + 1);
+    let limit = format!("--max-count={}", PATCHES + 1);
     let text = process::output(git().args(["rev-list", "--first-parent", &limit, "HEAD"]))?;
     let mut revisions: Vec<String> = text.lines().map(str::to_owned).collect();
     revisions.reverse();

@@ -31,8 +31,7 @@ pub(crate) trait Workload {
     /// The name of its cell of a technology.
     fn cell(&self, technology: &str) -> String;
 
-    /// Starts it in the directory of a new file system. It is ready when it answers a number of milliseconds with the seconds that it has worked, and how
-    /// often.
+    /// Starts it in the directory of a new file system. When it is ready, it answers a number of milliseconds with the seconds that it has worked, and how often.
     fn start(&self, at: &Path) -> Result<Conversation>;
 }
 
@@ -132,7 +131,7 @@ fn behind_fuse(
             export.serve_as(None, Lead::default());
             let [with, count] = with?;
             rates.measured.push(with);
-            rates.predicted.push(1.0 / (1.0 / without + counts.seconds_on(technology) / count));
+            rates.predicted.push(1.0 / (1.0 / without + counts.busy_s / count));
         }
     }
     program.finish()?;

@@ -42,8 +42,8 @@ pub struct Counts {
     pub written_kib: f64,
     /// Flushes.
     pub flushes: f64,
-    /// Reads and writes that do not follow the one before them. Of a device that does not tell, all.
-    pub moves: f64,
+    /// The seconds in which at least one of them was in the device. Zero of a device that does not tell.
+    pub busy_s: f64,
 }
 
 /// The state of a device: until when its parts are occupied. Times are in nanoseconds since any moment.
@@ -60,6 +60,8 @@ pub struct Device {
     /// The end of the last request.
     position: Option<u64>,
     counts: Counts,
+    /// The end of the last request to be complete.
+    busy_until: u64,
 }
 
 impl Counts {
@@ -72,11 +74,11 @@ impl Counts {
             writes: self.writes - before.writes,
             written_kib: self.written_kib - before.written_kib,
             flushes: self.flushes - before.flushes,
-            moves: self.moves - before.moves,
+            busy_s: self.busy_s - before.busy_s,
         }
     }
 
-    /// The seconds that they take on a device of this technology, if no two of them overlap, and if flushes follow writes.
+    /// The seconds that they take on a device of this technology, each at a random place and after the end of the one before it, and flushes after writes.
     #[must_use]
     pub fn seconds_on(self, technology: &Technology) -> f64 {
         let of = |kind, count: f64, kib: f64| {
@@ -84,13 +86,9 @@ impl Counts {
             let ns = |kib: u64| Device::latency_ns(technology, kind, kib << 10) as f64;
             count * ns(4) + (kib - 4.0 * count).max(0.0) * (ns(128) - ns(4)) / 124.0
         };
-        let requests = of(Kind::Read, self.reads, self.read_kib) + of(Kind::Write, self.writes, self.written_kib);
-        // Requests that follow others find the heads in their place. A write in a cache does not wait for heads.
-        let is_cached = technology.write_cache_bytes > 0;
-        let positioned = if is_cached { self.reads } else { self.reads + self.writes };
-        let still = (positioned - self.moves).max(0.0);
-        let flushes = self.flushes * Device::flush_latency_ns(technology) as f64;
-        (requests + flushes - still * (technology.seek_ns + technology.rotation_ns / 2) as f64) / 1e9
+        let reads = of(Kind::Read, self.reads, self.read_kib);
+        let writes = of(Kind::Write, self.writes, self.written_kib);
+        (reads + writes + self.flushes * Device::flush_latency_ns(technology) as f64) / 1e9
     }
 }
 
@@ -107,6 +105,7 @@ impl Device {
             cached_bytes: 0,
             position: None,
             counts: Counts::default(),
+            busy_until: 0,
         }
     }
 
@@ -118,7 +117,6 @@ impl Device {
 
     /// Accepts a request at `now`, and returns the time at which it is complete. Times of calls must not descend.
     pub fn submit(&mut self, now: u64, request: Request) -> u64 {
-        self.count(request);
         let done = match request.kind {
             Kind::Read => self.read(now, request),
             Kind::Write => self.write(now, request),
@@ -127,7 +125,9 @@ impl Device {
             }
             Kind::Flush => now.max(self.stored_by()) + self.technology.flush_ns,
         };
-        done + self.technology.fixed_ns
+        let done = done + self.technology.fixed_ns;
+        self.count(now, request, done);
+        done
     }
 
     /// The latency of a single request of a device on which nothing else is in flight, at a random place.
@@ -165,7 +165,7 @@ impl Device {
         end
     }
 
-    fn count(&mut self, request: Request) {
+    fn count(&mut self, now: u64, request: Request, done: u64) {
         let kib = request.bytes as f64 / 1024.0;
         let counts = &mut self.counts;
         match request.kind {
@@ -173,9 +173,8 @@ impl Device {
             Kind::Write => (counts.writes, counts.written_kib) = (counts.writes + 1.0, counts.written_kib + kib),
             Kind::Flush => counts.flushes += 1.0,
         }
-        if request.kind != Kind::Flush && self.position != Some(request.offset) {
-            counts.moves += 1.0;
-        }
+        counts.busy_s += done.saturating_sub(self.busy_until.max(now)) as f64 / 1e9;
+        self.busy_until = self.busy_until.max(done);
     }
 
     /// Rows are accessed, then the connection transfers them.
@@ -408,10 +407,8 @@ mod tests {
             let mut device = Device::new(&technology);
             let mut now = 0;
             for number in 0..300 {
-                // Every third follows the one before.
-                let place = number / 3 * 50 + number % 3 / 2;
                 let kind = if number % 2 == 0 { Kind::Read } else { Kind::Write };
-                now = device.submit(now, request(kind, place * 7));
+                now = device.submit(now, request(kind, number * 7));
                 if kind == Kind::Write {
                     now = device.submit(now, FLUSH);
                 }
@@ -419,11 +416,25 @@ mod tests {
             let counts = device.counts();
             assert_eq!((counts.reads, counts.writes, counts.flushes), (150.0, 150.0, 150.0));
             assert_eq!((counts.read_kib, counts.written_kib), (600.0, 600.0));
-            let predicted = counts.seconds_on(&technology);
             let took = now as f64 / 1e9;
-            assert!((predicted / took - 1.0).abs() < 0.01, "{}: {predicted}, {took}", technology.channels);
+            for predicted in [counts.seconds_on(&technology), counts.busy_s] {
+                assert!((predicted / took - 1.0).abs() < 0.01, "{}: {predicted}, {took}", technology.channels);
+            }
             assert_eq!(counts.since(counts), Counts::default());
         }
+    }
+
+    #[test]
+    fn device_is_busy_once_while_requests_overlap() {
+        let mut device = Device::new(&plain());
+        for page in 0..8 {
+            device.submit(1000, request(Kind::Read, page));
+        }
+        assert_eq!(device.counts().busy_s, 10e-6, "eight channels");
+        device.submit(6000, request(Kind::Read, 9));
+        assert!((device.counts().busy_s - 20e-6).abs() < 1e-12, "after the first eight");
+        device.submit(1_000_000, request(Kind::Read, 9));
+        assert!((device.counts().busy_s - 30e-6).abs() < 1e-12, "and later");
     }
 
     #[test]

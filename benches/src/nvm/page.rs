@@ -1,18 +1,17 @@
 //! The report of the evaluation as one HTML file.
 
 use super::cell::{Cell, Point, digits};
-use crate::Plot;
 use std::fmt::Write as _;
 
 const STYLE: &str = "body{font-family:sans-serif;max-width:72em;margin:1em auto}table{border-collapse:collapse;margin:1em 0}\
     td,th{border:1px solid #ccc;padding:2px 8px;text-align:left}td.n{text-align:right}";
 
-/// The page: for each figure, which is the part of a point's name before the first slash, its charts and its cells.
+/// The page: for each figure, which is the part of a point's name before the first slash, its charts, as SVG, and its cells.
 ///
 /// # Panics
 /// Never: writing to a string does not fail.
 #[must_use]
-pub fn html(title: &str, points: &[Point], charts: &[(&str, Plot)]) -> String {
+pub fn html(title: &str, points: &[Point], charts: &[(&str, String)]) -> String {
     let mut text = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{0}</title><style>{STYLE}</style>\n<h1>{0}</h1>\n",
         escape(title)
@@ -21,8 +20,8 @@ pub fn html(title: &str, points: &[Point], charts: &[(&str, Plot)]) -> String {
     figures.dedup();
     for name in figures {
         put(&mut text, format_args!("<h2>{}</h2>\n", escape(name)));
-        for (_, plot) in charts.iter().filter(|(of, _)| *of == name) {
-            text += &plot.to_svg();
+        for (_, svg) in charts.iter().filter(|(of, _)| *of == name) {
+            text += svg;
         }
         text += "<table><tr><th>cell<th>path<th>unit<th>asked<th>floor<th>median (extremes)\n";
         for point in points.iter().filter(|point| figure(point) == name) {
@@ -78,7 +77,7 @@ mod tests {
             point("fig5/b", Cell::Floor),
             point("fig6/c", Cell::Not("needs <root>".into())),
         ];
-        let page = html("a & b", &points, &[("fig6", Plot::default())]);
+        let page = html("a & b", &points, &[("fig6", crate::Plot::default().to_svg())]);
         for expected in ["a &amp; b", "<td>fig5/a", "16.1 (15.9..17.0)", ">floor", "needs &lt;root&gt;"] {
             assert!(page.contains(expected), "{expected}: {page}");
         }
