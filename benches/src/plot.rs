@@ -72,6 +72,9 @@ pub struct BarChart {
 
 impl BarChart {
     /// The chart as an SVG.
+    ///
+    /// # Panics
+    /// Never: drawing into a string does not fail.
     #[must_use]
     pub fn to_svg(&self) -> String {
         let bars: Vec<&(String, f64)> = self.bars.iter().filter(|bar| bar.1 > 0.0).rev().collect();
