@@ -19,6 +19,11 @@ pub(super) fn add(journal: &mut Journal, bytes: u64) -> Result<PathBuf> {
     journal.add(Left::Cgroup(group.clone())).into_diagnostic()?;
     fs::create_dir(&group).into_diagnostic().wrap_err_with(|| group.display().to_string())?;
     write(&group.join(limit), &bytes.to_string())?;
+    // Only version 1 has this file. The groups have next to no files in memory, and the kernel need not look for them before it pages.
+    let preference = group.join("memory.swappiness");
+    if preference.exists() {
+        write(&preference, "200")?;
+    }
     Ok(group)
 }
 

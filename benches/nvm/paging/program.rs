@@ -3,7 +3,7 @@
 use miette::Result;
 use pm_bench::Conversation;
 
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
 
 /// The program, as far as it runs.
 pub(super) struct Program<'a> {

@@ -1,11 +1,12 @@
 //! Fig. 10: how much slower programs are whose data does not fit into their memory.
 
+use super::group;
 use super::kernels::{self, Programs};
 use super::measure::{PATH, Swap, delays};
 use super::program::Program;
 use crate::client::{self, Runs};
+use crate::on::Slopes;
 use crate::zram::Zram;
-use super::group;
 use miette::{IntoDiagnostic as _, Result};
 use pm_bench::nvm::cell::{Cell, Point, Spread, digits};
 use pm_bench::nvm::device::Counts;
@@ -14,10 +15,8 @@ use pm_bench::nvm::journal::Journal;
 use pm_bench::nvm::spin::Delays;
 use pm_bench::nvm::technology::Technology;
 use pm_bench::{Conversation, Pair, Report, median};
-use crate::on::Slopes;
 use std::time::Duration;
 
-const MOST_ROUNDS: usize = 3;
 /// A step that would take longer is predicted, and not run.
 const LONGEST_STEP: Duration = Duration::from_secs(20);
 const GOAL: f64 = 0.85;
@@ -46,7 +45,8 @@ pub(crate) fn measure_programs(
     report: &mut Report,
 ) -> Result<Vec<Point>> {
     let programs = Programs::compile()?;
-    let runs = Runs { count: runs.count.min(MOST_ROUNDS), ..runs };
+    // A step takes seconds on a slow technology.
+    let runs = Runs { count: runs.count.div_ceil(2), ..runs };
     let mark = journal.entries().len();
     let swap = Swap::add(journal, runs)?;
     let mut points = Vec::new();
@@ -65,7 +65,8 @@ pub(crate) fn measure_programs(
             points.push(evaluated(name, technology, rates, report));
         }
     }
-    report.fact("scientific programs that the kernel killed while they paged, and that were run again", killed);
+    report
+        .fact("scientific programs that the kernel killed while they paged, and that were run again", killed);
     journal.undo_to(mark).into_diagnostic()?;
     Ok(points)
 }
@@ -94,7 +95,9 @@ fn paged(
     // The first steps find more in memory than later ones.
     program.attempt(|program| steps(&swap.zram, program, Duration::ZERO))?;
     for _ in 0..runs.count {
-        let Some(without) = program.attempt(|program| steps(&swap.zram, program, runs.time))? else { continue };
+        let Some(without) = program.attempt(|program| steps(&swap.zram, program, runs.time))? else {
+            continue;
+        };
         let own_s = without.seconds / without.count;
         alone.push(1.0 / own_s);
         for (technology, rates) in technologies.iter().zip(&mut rates) {
@@ -133,7 +136,8 @@ fn evaluated(program: &str, technology: &Technology, rates: &Rates, report: &mut
     let asked = (!predicted.is_empty()).then(|| median(predicted.iter().copied()));
     let point = measured(program, &technology.name, asked, got);
     if let (Some(asked), false) = (asked, got.is_empty()) {
-        let accuracy = |(got, asked): (&f64, &f64)| Pair { ours: 1.0 - (got / asked - 1.0).abs(), theirs: 1.0 };
+        let accuracy =
+            |(got, asked): (&f64, &f64)| Pair { ours: 1.0 - (got / asked - 1.0).abs(), theirs: 1.0 };
         let label = format!("{}: {}/s", point.name, digits(Spread::of(got).median));
         let asked = format!("{}/s from its requests", digits(asked));
         report.row(label, asked, "", got.iter().zip(predicted).map(accuracy).collect(), Some(GOAL));

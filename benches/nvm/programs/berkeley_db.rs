@@ -52,6 +52,8 @@ pub(crate) fn compile(name: &str, text: &str, library: &str) -> Result<(PathBuf,
     let source = program.with_extension("c");
     fs::write(&source, text).into_diagnostic().wrap_err_with(|| source.display().to_string())?;
     let options = ["-O3", "-std=gnu17", "-Wall", "-Wextra", "-Werror"];
-    process::output(Command::new("cc").args(options).arg(&source).arg("-o").arg(&program).args([library, "-lm"]))?;
+    process::output(
+        Command::new("cc").args(options).arg(&source).arg("-o").arg(&program).args([library, "-lm"]),
+    )?;
     Ok((program, directory))
 }

@@ -108,7 +108,7 @@ fn point(technology: &str, path: &'static str, times: &Times) -> Point {
     Point { name, path, unit: "s", asked, floor: None, cell }
 }
 
-/// The configured sources, which are downloaded and unpacked once. Outside of what `cargo clean` removes only the package manager has them.
+/// The configured sources, which are downloaded and unpacked once.
 fn prepared() -> Result<PathBuf> {
     apt::ensure(&NEEDS)?;
     let directory = cargo::root().join("target/bench-sources");
@@ -116,18 +116,22 @@ fn prepared() -> Result<PathBuf> {
     if sources.exists() {
         return Ok(sources);
     }
-    fs::create_dir_all(&directory).into_diagnostic().wrap_err_with(|| directory.display().to_string())?;
-    let work = tempfile::tempdir_in(&directory).into_diagnostic()?;
+    // That of a killed run is not complete.
+    let work = directory.join("unfinished");
+    if work.exists() {
+        fs::remove_dir_all(&work).into_diagnostic().wrap_err_with(|| work.display().to_string())?;
+    }
+    fs::create_dir_all(&work).into_diagnostic().wrap_err_with(|| work.display().to_string())?;
     eprintln!("fetching {PACKAGE} (about 150 MB)");
-    if download(work.path()).is_err() {
+    if download(&work).is_err() {
         // The lists may be out of date.
         apt::update()?;
-        download(work.path())?;
+        download(&work)?;
     }
-    let package = with_extension(work.path(), "deb")?;
-    process::output(Command::new("dpkg").arg("-x").arg(package).arg(work.path()))?;
-    let archive = with_extension(&work.path().join("usr/src"), "xz")?;
-    let tree = work.path().join("tree");
+    let package = with_extension(&work, "deb")?;
+    process::output(Command::new("dpkg").arg("-x").arg(package).arg(&work))?;
+    let archive = with_extension(&work.join("usr/src"), "xz")?;
+    let tree = work.join("tree");
     fs::create_dir(&tree).into_diagnostic()?;
     eprintln!("unpacking {PACKAGE}");
     let mut tar = Command::new("tar");
@@ -142,6 +146,7 @@ fn prepared() -> Result<PathBuf> {
     make("tinyconfig")?;
     make("prepare")?;
     fs::rename(&tree, &sources).into_diagnostic()?;
+    fs::remove_dir_all(&work).into_diagnostic()?;
     Ok(sources)
 }
 
@@ -153,7 +158,8 @@ fn download(directory: &Path) -> Result<()> {
 
 /// The file with this extension.
 fn with_extension(directory: &Path, extension: &str) -> Result<PathBuf> {
-    let entries = fs::read_dir(directory).into_diagnostic().wrap_err_with(|| directory.display().to_string())?;
+    let entries =
+        fs::read_dir(directory).into_diagnostic().wrap_err_with(|| directory.display().to_string())?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     let found = paths.find(|path| path.extension().is_some_and(|of| of == extension));
     found.ok_or_else(|| miette!("{} has no file .{extension}", directory.display()))

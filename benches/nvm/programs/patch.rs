@@ -38,7 +38,9 @@ impl Patch {
         let revisions = revisions()?;
         fs::write(directory.path().join("revisions"), revisions.join("\n")).into_diagnostic()?;
         let archive = directory.path().join("tree.tar");
-        process::output(git().args(["archive", "--format=tar", "--output"]).arg(&archive).arg(&revisions[0]))?;
+        process::output(
+            git().args(["archive", "--format=tar", "--output"]).arg(&archive).arg(&revisions[0]),
+        )?;
         for (number, pair) in revisions.windows(2).enumerate() {
             let path = patch(directory.path(), number);
             let file = File::create(&path).into_diagnostic().wrap_err_with(|| path.display().to_string())?;

@@ -142,7 +142,8 @@ impl Files {
             found.insert(entry.file_name().to_string_lossy().into_owned(), length);
         }
         let length = |bytes| blocks(bytes) * BLOCK_BYTES as u64;
-        let expected: HashMap<_, _> = pool.files().map(|(file, bytes)| (file.to_string(), length(bytes))).collect();
+        let expected: HashMap<_, _> =
+            pool.files().map(|(file, bytes)| (file.to_string(), length(bytes))).collect();
         ensure!(found == expected, "{} files are not the {} of the pool", found.len(), expected.len());
         Ok(())
     }

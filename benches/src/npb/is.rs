@@ -128,7 +128,11 @@ impl Is {
             let expected =
                 if number < rising { given + iteration - at[0] } else { given + at[1] - iteration };
             if smaller != expected {
-                return Err(self.wrong(format!("rank of key {place}, iteration {iteration}"), smaller, expected));
+                return Err(self.wrong(
+                    format!("rank of key {place}, iteration {iteration}"),
+                    smaller,
+                    expected,
+                ));
             }
         }
         Ok(())

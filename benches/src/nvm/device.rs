@@ -170,7 +170,9 @@ impl Device {
         let counts = &mut self.counts;
         match request.kind {
             Kind::Read => (counts.reads, counts.read_kib) = (counts.reads + 1.0, counts.read_kib + kib),
-            Kind::Write => (counts.writes, counts.written_kib) = (counts.writes + 1.0, counts.written_kib + kib),
+            Kind::Write => {
+                (counts.writes, counts.written_kib) = (counts.writes + 1.0, counts.written_kib + kib)
+            }
             Kind::Flush => counts.flushes += 1.0,
         }
         counts.busy_s += done.saturating_sub(self.busy_until.max(now)) as f64 / 1e9;
@@ -418,7 +420,11 @@ mod tests {
             assert_eq!((counts.read_kib, counts.written_kib), (600.0, 600.0));
             let took = now as f64 / 1e9;
             for predicted in [counts.seconds_on(&technology), counts.busy_s] {
-                assert!((predicted / took - 1.0).abs() < 0.01, "{}: {predicted}, {took}", technology.channels);
+                assert!(
+                    (predicted / took - 1.0).abs() < 0.01,
+                    "{}: {predicted}, {took}",
+                    technology.channels
+                );
             }
             assert_eq!(counts.since(counts), Counts::default());
         }
