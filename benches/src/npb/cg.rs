@@ -1,7 +1,7 @@
 //! CG estimates the smallest eigenvalue of a large sparse matrix by conjugate gradients.
 
+use super::kernel::{Kernel, Wrong, index};
 use super::random::{BITS, Random};
-use super::{Kernel, Wrong, index};
 
 /// The condition of the matrix.
 const CONDITION: f64 = 0.1;

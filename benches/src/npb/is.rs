@@ -1,7 +1,7 @@
 //! IS sorts integers: it counts the rank of each key, by buckets.
 
+use super::kernel::{Kernel, Wrong, index};
 use super::random::{BITS, Random};
-use super::{Kernel, Wrong, index};
 
 /// The iterations of a problem.
 const ITERATIONS: u32 = 10;
