@@ -11,8 +11,9 @@ pub(crate) fn all(points: &[Point]) -> Vec<(&'static str, String)> {
     for (figure, chart) in [
         ("fig4", bars(points, "fig4", "Fig. 4: bandwidth", "MB/s")),
         ("fig5", bars(points, "fig5", "Fig. 5: latency of 4 KiB", "us")),
-        ("fig8", bars(points, "fig8", "Fig. 8: durable transactions of Berkeley DB", "transactions/s")),
+        ("fig8", bars(points, "fig8", "Fig. 8: durable transactions of Berkeley DB", "1/s")),
         ("fig10", slowdowns(points)),
+        ("files", bars(points, "files", "Transactions of Postmark, and patches", "1/s")),
     ] {
         if !chart.bars.is_empty() {
             charts.push((figure, chart.to_svg()));
@@ -30,7 +31,7 @@ pub(crate) fn all(points: &[Point]) -> Vec<(&'static str, String)> {
 fn bars(points: &[Point], figure: &str, title: &str, unit: &str) -> BarChart {
     let bar = |point: &Point| {
         let name = point.name.strip_prefix(figure)?.strip_prefix('/')?;
-        (!name.contains("-adds/")).then_some(())?;
+        (point.unit == unit && !name.contains("-adds/")).then_some(())?;
         Some((name.to_owned(), point.median()?))
     };
     BarChart { title: title.into(), unit: unit.into(), bars: points.iter().filter_map(bar).collect() }

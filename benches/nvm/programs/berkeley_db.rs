@@ -32,8 +32,8 @@ impl BerkeleyDb {
 }
 
 impl Workload for BerkeleyDb {
-    fn title(&self) -> &str {
-        self.database
+    fn title(&self) -> String {
+        format!("Berkeley DB, {}", self.database)
     }
 
     fn cell(&self, technology: &str) -> String {

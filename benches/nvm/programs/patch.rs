@@ -53,8 +53,8 @@ impl Patch {
 }
 
 impl Workload for Patch {
-    fn title(&self) -> &str {
-        "Patch"
+    fn title(&self) -> String {
+        "Patch".into()
     }
 
     fn cell(&self, technology: &str) -> String {

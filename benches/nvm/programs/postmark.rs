@@ -23,8 +23,8 @@ const HEAD_BYTES: usize = 16;
 pub(crate) struct Postmark;
 
 impl Workload for Postmark {
-    fn title(&self) -> &str {
-        "Postmark"
+    fn title(&self) -> String {
+        "Postmark".into()
     }
 
     fn cell(&self, technology: &str) -> String {

@@ -26,7 +26,7 @@ const GOAL: f64 = 0.85;
 /// A program that is measured.
 pub(crate) trait Workload {
     /// What it is, for messages.
-    fn title(&self) -> &str;
+    fn title(&self) -> String;
 
     /// The name of its cell of a technology.
     fn cell(&self, technology: &str) -> String;
