@@ -196,7 +196,8 @@ fn files(
     let mut builds = cells("build");
     builds.iter_mut().for_each(|cell| cell.unit = "s");
     let run = || programs::build(journal, technologies, runs, is_quick, report);
-    points.extend(stage(builds, on_files().as_ref(), run)?);
+    let missing = on_files().or_else(programs::build_missing);
+    points.extend(stage(builds, missing.as_ref(), run)?);
     Ok(points)
 }
 

@@ -49,6 +49,14 @@ const DESCRIPTIONS: [&str; 2] = ["*/Kconfig*", "*/Makefile"];
 const PARTS: [&str; 2] = ["lib/", "kernel/time/"];
 const GOAL: f64 = 0.85;
 
+/// Why it cannot be run, if so. The sources are downloaded, if they are not there.
+pub(crate) fn missing() -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some("the sources that are unpacked are those for x86_64".into());
+    }
+    prepared().err().map(|error| format!("there are no sources to compile: {error}"))
+}
+
 /// Measures the time on these technologies, and adds rows of measured against predicted times to the report.
 pub(crate) fn build(
     journal: &mut Journal,
