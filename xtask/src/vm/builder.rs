@@ -1,7 +1,11 @@
 //! The configuration of a guest.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use miette::{IntoDiagnostic, Result};
+use tempfile::TempDir;
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
@@ -26,6 +30,33 @@ pub struct Share {
     pub writable: bool,
 }
 
+/// One end of a network cable between two guests, for [`Builder::network`].
+///
+/// The guest is called `node1` or `node2`, and its interface `eth0` has the address 10.0.0.1 or 10.0.0.2. `ip link set eth0 down` cuts the cable.
+#[derive(Debug, Clone)]
+pub struct Plug {
+    /// 1 or 2.
+    pub(super) node: u8,
+    /// Holds a datagram socket of each guest's QEMU while it runs, named after the node.
+    pub(super) sockets: Arc<TempDir>,
+}
+
+impl Plug {
+    /// Both ends of a new cable. A guest without a running peer sends into the void, and a guest that boots again can use its end again.
+    ///
+    /// # Errors
+    /// If there can be no temporary directory.
+    pub fn pair() -> Result<[Self; 2]> {
+        let sockets = Arc::new(TempDir::with_prefix("pm-vm-cable-").into_diagnostic()?);
+        Ok([1, 2].map(|node| Self { node, sockets: Arc::clone(&sockets) }))
+    }
+
+    /// The socket of node 1 or 2.
+    pub(super) fn socket(&self, node: u8) -> PathBuf {
+        self.sockets.path().join(format!("node{node}"))
+    }
+}
+
 /// The configuration of a guest: created by [`Vm::builder`](super::Vm::builder), booted by [`start`](Self::start).
 #[derive(Debug, Clone)]
 pub struct Builder {
@@ -38,6 +69,7 @@ pub struct Builder {
     pub(super) puts: Vec<Put>,
     pub(super) shares: Vec<Share>,
     pub(super) modules: Vec<String>,
+    pub(super) network: Option<Plug>,
     pub(super) timeout: Option<Duration>,
     pub(super) on_terminal: bool,
     pub(super) update_kernel: bool,
@@ -55,6 +87,7 @@ impl Default for Builder {
             puts: Vec::new(),
             shares: Vec::new(),
             modules: Vec::new(),
+            network: None,
             timeout: None,
             on_terminal: false,
             update_kernel: false,
@@ -124,6 +157,13 @@ impl Builder {
     #[must_use]
     pub fn module(mut self, module: impl Into<String>) -> Self {
         self.modules.push(module.into());
+        self
+    }
+
+    /// Connects the guest to another one. By default it has no network.
+    #[must_use]
+    pub fn network(mut self, plug: Plug) -> Self {
+        self.network = Some(plug);
         self
     }
 

@@ -68,7 +68,7 @@ impl Vm {
     }
 
     fn set_up(&mut self, builder: &Builder, deadline: Deadline) -> Result<()> {
-        let script = setup::script(builder.dax, &builder.shares, &builder.modules);
+        let script = setup::script(builder);
         let mut output = Vec::new();
         let status = self.link.run(&script, &mut std::io::sink(), &mut output, deadline);
         match status.map_err(|report| with_console(report, &self.files))? {

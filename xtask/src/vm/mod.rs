@@ -18,6 +18,8 @@
 //! # }
 //! ```
 //!
+//! Two guests are joined by a network cable: see [`Plug`].
+//!
 //! # Limitations
 //! QEMU's software emulation has no caches: a store is in the NVDIMM's file at once, so a power cut does not reveal a missing flush. It reveals stores
 //! in the wrong order, lost writes, and failing recovery.
@@ -36,6 +38,6 @@ mod report;
 mod setup;
 mod tree;
 
-pub use builder::{Builder, MIB, Put, Share};
+pub use builder::{Builder, MIB, Plug, Put, Share};
 pub use link::TimedOut;
 pub use machine::{Output, Vm};

@@ -14,7 +14,7 @@ use crate::process;
 /// The modules by name, including those that others request at run time and not as dependencies, such as the checksums of ext4 and xfs.
 const WANTED: &str = "ublk_drv nbd brd loop null_blk nfit nd_pmem dax_pmem device_dax nd_e820 virtio_pmem virtio_pci \
     virtio_console virtio_blk 9p 9pnet_virtio overlay dm_mod ext4 xfs crc32c_generic crc32c_intel \
-    configfs fuse";
+    configfs fuse virtio_net drbd nvmet nvmet_tcp nvme_tcp raid1";
 
 /// Copies [`WANTED`] and their dependencies uncompressed into a directory below `root`, with the index that modprobe reads, and returns the
 /// directory.

@@ -156,6 +156,14 @@ fn arguments(builder: &Builder, nvdimm: &Nvdimm, files: &Files) -> Result<Vec<St
         let (host, tag) = (option_value(&share.host)?, setup::tag(index));
         add("-virtfs", format!("local,path={host},mount_tag={tag},security_model=none,readonly={readonly}"));
     }
+    if let Some(plug) = &builder.network {
+        let node = plug.node;
+        let (own, other) = (option_value(&plug.socket(node))?, option_value(&plug.socket(3 - node))?);
+        let remote = format!("remote.type=unix,remote.path={other}");
+        add("-netdev", format!("dgram,id=cable,local.type=unix,local.path={own},{remote}"));
+        // A locally administered address.
+        add("-device", format!("virtio-net-pci,netdev=cable,mac=52:54:00:00:00:{node:02x},romfile="));
+    }
     arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(str::to_owned));
     Ok(arguments)
 }
@@ -171,7 +179,7 @@ fn option_value(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::{Share, Vm};
+    use crate::vm::{Plug, Share, Vm};
 
     fn files() -> Files {
         let path = |name: &str| PathBuf::from(format!("/run/{name}"));
@@ -196,6 +204,20 @@ mod tests {
         assert!(line.contains("a,,b,size=256M"), "{line}");
         assert!(line.contains("path=/some/where,mount_tag=share0,security_model=none,readonly=on"), "{line}");
         assert!(line.contains("file,id=console,path=/run/console"), "{line}");
+    }
+
+    #[test]
+    fn ends_of_cable_are_each_others_remote() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let nvdimm = Nvdimm::open(&directory.path().join("nv"), 128 * crate::vm::MIB, true).expect("made");
+        for (plug, nodes) in Plug::pair().expect("a cable").into_iter().zip([[1, 2], [2, 1]]) {
+            let [own, other] = nodes.map(|node| plug.socket(node).display().to_string());
+            let line = arguments(&Vm::builder().network(plug), &nvdimm, &files()).expect("UTF-8").join(" ");
+            assert!(
+                line.contains(&format!("local.path={own},remote.type=unix,remote.path={other}")),
+                "{line}"
+            );
+        }
     }
 
     #[test]

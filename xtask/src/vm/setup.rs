@@ -1,6 +1,6 @@
 //! The setup of a guest before its first command: a script that the agent runs.
 
-use super::builder::Share;
+use super::builder::Builder;
 
 /// Waits for the NVDIMM, and creates a namespace that supports `-o dax`. It is stored in the NVDIMM, so this happens once for each image.
 const PMEM: &str = "\
@@ -19,9 +19,17 @@ mkdir -p /mnt/pmem
 mount -t ext4 -o dax /dev/pmem0 /mnt/pmem
 ";
 
-/// The script for a guest with these `shares` and `modules`; with `dax`, ext4 on the NVDIMM is mounted at `/mnt/pmem`.
-pub(super) fn script(dax: bool, shares: &[Share], modules: &[String]) -> String {
+/// The script for a guest of this configuration.
+pub(super) fn script(builder: &Builder) -> String {
+    let Builder { dax, shares, modules, network, .. } = builder;
     let mut script = format!("set -e\n{PMEM}");
+    if let Some(plug) = network {
+        let node = plug.node;
+        script.push_str(&format!(
+            "hostname node{node}\nmodprobe virtio_net\nip link set lo up\nip address add 10.0.0.{node}/24 dev eth0\n\
+             ip link set eth0 up\n",
+        ));
+    }
     for module in modules {
         // Parameters may follow the module's name.
         script.push_str(&format!("modprobe {module}\n"));
@@ -37,7 +45,7 @@ pub(super) fn script(dax: bool, shares: &[Share], modules: &[String]) -> String 
             tag(index),
         ));
     }
-    if dax {
+    if *dax {
         script.push_str(DAX);
     }
     script
@@ -57,10 +65,13 @@ fn quote(text: &str) -> String {
 mod tests {
     use super::*;
 
+    use crate::vm::{Plug, Share, Vm};
+
     #[test]
     fn shares_are_mounted_by_tag_and_read_only_unless_asked() {
         let share = |guest: &str, writable| Share { host: "/".into(), guest: guest.into(), writable };
-        let script = script(false, &[share("/a", false), share("/it's", true)], &["brd rd_size=1024".into()]);
+        let builder = Vm::builder().share(share("/a", false)).share(share("/it's", true));
+        let script = script(&builder.module("brd rd_size=1024"));
         assert!(script.contains("msize=262144,ro share0 '/a'\n"), "{script}");
         assert!(script.contains(r"msize=262144,rw share1 '/it'\''s'"), "{script}");
         assert!(script.contains("\nmodprobe brd rd_size=1024\n"), "{script}");
@@ -69,8 +80,16 @@ mod tests {
 
     #[test]
     fn only_requested_modules_are_loaded() {
-        let script = script(true, &[], &[]);
-        assert!(!script.contains("9p"), "{script}");
+        let script = script(&Vm::builder().dax(true));
+        assert!(!script.contains("9p") && !script.contains("virtio_net"), "{script}");
         assert!(script.ends_with(DAX), "{script}");
+    }
+
+    #[test]
+    fn ends_of_cable_have_their_own_addresses() {
+        for (plug, own) in Plug::pair().expect("a cable").into_iter().zip(["10.0.0.1/24", "10.0.0.2/24"]) {
+            let script = script(&Vm::builder().network(plug));
+            assert!(script.contains(&format!("ip address add {own} dev eth0\n")), "{script}");
+        }
     }
 }

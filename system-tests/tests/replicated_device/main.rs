@@ -1,0 +1,8 @@
+//! The kernel's own replication over `pmbd`: DRBD, and md over NVMe over TCP, in two guests joined by a network. docs/replication.md has the same commands.
+
+mod detach;
+mod drbd;
+mod pair;
+mod power_cut;
+mod split_brain;
+mod verify;
