@@ -1,15 +1,16 @@
 //! The disk of the primary node fails: DRBD detaches it and continues with the other node's.
 
 use crate::drbd;
-use crate::pair::{DISK, Pair, serve_options};
+use crate::pair::{DISK, Pair};
 use miette::{Result, ensure};
 
 #[test]
 fn primary_whose_disk_fails_continues_with_peer() -> Result<()> {
-    let (_pair, mut nodes) = Pair::boot()?;
+    let (pair, mut nodes) = Pair::boot(64)?;
     drbd::create(&mut nodes)?;
     let [first, second] = &mut nodes;
-    first.check("mkfs.ext4 -q /dev/drbd0 && mkdir -p /mnt/disk && mount /dev/drbd0 /mnt/disk")?;
+    first.check("mkfs.ext4 -q /dev/drbd0 && mkdir -p /mnt/disk")?;
+    first.check(drbd::MOUNT)?;
     first.check("seq 2000000 | head -c 8388608 >/tmp/pattern && cp /tmp/pattern /mnt/disk/before && sync")?;
 
     // Everything above 1 MiB of the disk is lost, DRBD's metadata included.
@@ -27,14 +28,14 @@ fn primary_whose_disk_fails_continues_with_peer() -> Result<()> {
         "the kernel has not seen an error of the disk: the test tests nothing"
     );
 
-    // A new disk takes the place of the lost one, while the file system is mounted.
-    first.check(&format!("pmbd stop /dev/ublkb0 && rm {DISK}"))?;
-    first.guest.ended(&format!("pmbd{}", DISK.replace('/', "-")))?;
-    first.server = first.guest.serve(DISK, &serve_options())?;
-    first.check("drbdadm create-md --force r0 && drbdadm attach r0")?;
+    // A new disk takes the place of the lost one. A file system that is mounted when a server starts stays mounted in the server's mount namespace, so it
+    // is unmounted at this moment.
+    first.check(drbd::REMOVE_DISK)?;
+    first.serve_again(&pair)?;
+    first.check(drbd::ATTACH_DISK)?;
     for node in [&mut *first, &mut *second] {
         drbd::wait_until_equal(node)?;
     }
-    first.check("umount /mnt/disk && e2fsck -fn /dev/drbd0 && drbdadm secondary r0")?;
+    first.check("cmp /tmp/pattern /mnt/disk/direct && umount /mnt/disk && e2fsck -fn /dev/drbd0 && drbdadm secondary r0")?;
     drbd::assert_same_below(&mut nodes)
 }

@@ -5,7 +5,7 @@ use miette::{Result, miette};
 use crate::pair::Node;
 
 /// /etc/drbd.d/r0.res on both nodes.
-const RESOURCE: &str = include_str!("r0.res");
+pub(crate) const RESOURCE: &str = include_str!("r0.res");
 
 /// Once on each node: the metadata at the end of the disk.
 const CREATE: &str = "drbdadm create-md --force r0";
@@ -13,6 +13,35 @@ const CREATE: &str = "drbdadm create-md --force r0";
 const UP: &str = "modprobe drbd && drbdadm up r0";
 /// Once on one of them, after both are up. Both disks are new and all zeroes, so there is nothing to copy.
 const SKIP_FIRST_SYNC: &str = "drbdadm new-current-uuid --clear-bitmap r0";
+/// On the node that uses the device.
+pub(crate) const PROMOTE: &str = "drbdadm primary r0";
+/// After that.
+pub(crate) const MOUNT: &str = "mount /dev/drbd0 /mnt/disk";
+/// After a split brain, on the node that gives up its changes, and then on the other.
+pub(crate) const DISCARD: &str = "drbdadm secondary r0 && drbdadm connect --discard-my-data r0";
+pub(crate) const CONNECT: &str = "drbdadm connect r0";
+/// Compares the disks, and copies what differs.
+const VERIFY: &str = "drbdadm verify r0";
+pub(crate) const RECONNECT: &str = "drbdadm disconnect r0 && drbdadm connect r0";
+/// Before and after a new disk is served in place of one that has failed.
+pub(crate) const REMOVE_DISK: &str = "umount /mnt/disk && pmbd stop /dev/ublkb0 && rm /mnt/pmem/disk.pm";
+pub(crate) const ATTACH_DISK: &str =
+    "mount /dev/drbd0 /mnt/disk && drbdadm create-md --force r0 && drbdadm attach r0";
+
+/// All of them, for the documentation.
+pub(crate) const COMMANDS: [&str; 11] = [
+    CREATE,
+    UP,
+    SKIP_FIRST_SYNC,
+    PROMOTE,
+    MOUNT,
+    DISCARD,
+    CONNECT,
+    VERIFY,
+    RECONNECT,
+    REMOVE_DISK,
+    ATTACH_DISK,
+];
 
 /// The state of the resource at one node that is connected to the other, with equal contents.
 const EQUAL: &str = "cs:Connected .* ds:UpToDate/UpToDate";
@@ -27,7 +56,7 @@ pub(crate) fn create([first, second]: &mut [Node; 2]) -> Result<()> {
     wait_for(first, "cs:Connected .* ds:Inconsistent/Inconsistent")?;
     first.check(SKIP_FIRST_SYNC)?;
     wait_until_equal(second)?;
-    first.check("drbdadm primary r0")?;
+    first.check(PROMOTE)?;
     Ok(())
 }
 
@@ -36,7 +65,7 @@ pub(crate) fn create([first, second]: &mut [Node; 2]) -> Result<()> {
 pub(crate) fn forget_activity(primary: &mut Node) -> Result<()> {
     primary.check(&format!("drbdadm down r0 && {UP}"))?;
     wait_until_equal(primary)?;
-    primary.check("drbdadm primary r0")?;
+    primary.check(PROMOTE)?;
     Ok(())
 }
 
@@ -81,7 +110,8 @@ pub(crate) fn resynced_kib(node: &mut Node) -> Result<u64> {
 
 /// Compares the nodes block by block while they run, and returns how many KiB differ.
 pub(crate) fn verify(node: &mut Node) -> Result<u64> {
-    node.check("dmesg -c >/dev/null; drbdadm verify r0")?;
+    node.check("dmesg -c >/dev/null")?;
+    node.check(VERIFY)?;
     node.wait_until("dmesg | grep -q 'Online verify done'")?;
     wait_for(node, "cs:Connected")?;
     let out_of_sync = node.check("sed -n 's/.* oos:\\([0-9]*\\).*/\\1/p' /proc/drbd")?;
@@ -90,8 +120,8 @@ pub(crate) fn verify(node: &mut Node) -> Result<u64> {
 
 /// Takes the resource down on both nodes, and compares what is below DRBD: all bytes of both disks but the metadata.
 pub(crate) fn assert_same_below([first, second]: &mut [Node; 2]) -> Result<()> {
-    let bytes = first.check("blockdev --getsize64 /dev/drbd0")?;
-    let sum = format!("head -c {} /dev/ublkb0 | sha256sum", bytes.trim());
+    let sectors = first.check("cat /sys/block/drbd0/size")?;
+    let sum = format!("head -c $(({} * 512)) /dev/ublkb0 | sha256sum", sectors.trim());
     let mut sums = Vec::new();
     for node in [&mut *first, &mut *second] {
         node.check("drbdadm down r0 && blockdev --flushbufs /dev/ublkb0")?;

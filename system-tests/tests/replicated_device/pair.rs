@@ -5,14 +5,17 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use miette::{Result, miette};
+use miette::{Result, ensure, miette};
 use tempfile::TempDir;
 use xtask::apt::{self, Need};
-use xtask::pmbd::{self, Guest, Server};
+use xtask::pmbd::{self, Guest};
 use xtask::vm::{MIB, Plug, Vm};
 
 /// The time limit of a command in a guest, generous for a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The time limit of a change of state in a guest.
+const PATIENCE_SECONDS: u32 = 90;
 
 /// The programs of the host that these guests have in addition, with their packages. A name with a slash is below /usr.
 const TOOLS: [Need; 7] = [
@@ -28,15 +31,14 @@ const TOOLS: [Need; 7] = [
 /// The file of the disk in each guest, on ext4 with DAX.
 pub(crate) const DISK: &str = "/mnt/pmem/disk.pm";
 
-/// The size of the disk in MiB.
-pub(crate) const DISK_MIB: u64 = 256;
-
 /// Held while a pair runs: more guests would be too slow on two processors.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The persistent memory of two machines, which keeps its contents from boot to boot, and the cable between them.
 pub(crate) struct Pair {
     directory: TempDir,
+    /// The size of each disk.
+    disk_mib: u64,
     plugs: [Plug; 2],
     _lock: MutexGuard<'static, ()>,
 }
@@ -44,16 +46,15 @@ pub(crate) struct Pair {
 /// A running guest that serves its disk.
 pub(crate) struct Node {
     pub(crate) guest: Guest,
-    pub(crate) server: Server,
 }
 
 impl Pair {
-    /// Waits until no other test runs guests, and boots both.
-    pub(crate) fn boot() -> Result<(Self, [Node; 2])> {
+    /// Waits until no other test runs guests, and boots both, each with a disk of so many MiB.
+    pub(crate) fn boot(disk_mib: u64) -> Result<(Self, [Node; 2])> {
         let lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         apt::ensure(&[Vm::needs(), TOOLS.to_vec()].concat())?;
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
-        let pair = Self { directory, plugs: Plug::pair()?, _lock: lock };
+        let pair = Self { directory, disk_mib, plugs: Plug::pair()?, _lock: lock };
         program()?;
         let (first, second) = thread::scope(|scope| {
             let second = scope.spawn(|| pair.boot_node(1));
@@ -79,8 +80,13 @@ impl Pair {
             machine = machine.put(host, format!("{guest}/{}", tool.program));
         }
         let mut guest = Guest::new(machine.start()?);
-        let server = guest.serve(DISK, &serve_options())?;
-        Ok(Node { guest, server })
+        guest.serve(DISK, &self.serve_options())?;
+        Ok(Node { guest })
+    }
+
+    /// The options with which a disk is served.
+    pub(crate) fn serve_options(&self) -> String {
+        format!("--size {}M --transport ublk --device 0 --queues 1", self.disk_mib)
     }
 }
 
@@ -90,11 +96,21 @@ impl Node {
         self.guest.check(script)
     }
 
+    /// Waits for the end of a server that was stopped, and serves the disk again, which is created if there is none.
+    pub(crate) fn serve_again(&mut self, pair: &Pair) -> Result<()> {
+        let ended = self.guest.ended(&format!("pmbd{}", DISK.replace('/', "-")))?;
+        ensure!(ended == 0, "the server ended with {ended}");
+        self.guest.serve(DISK, &pair.serve_options())?;
+        Ok(())
+    }
+
     /// Waits until a shell command succeeds.
     pub(crate) fn wait_until(&mut self, command: &str) -> Result<()> {
-        let state = "dmesg | tail -n 40; cat /proc/drbd /proc/mdstat 2>/dev/null; exit 1";
+        let state = "dmesg | tail -n 40; cat /proc/drbd /proc/mdstat 2>/dev/null";
         let wait = format!(
-            "for attempt in $(seq 1200); do if {command}; then exit 0; fi; sleep 0.05; done; {state}"
+            "end=$(($(date +%s) + {PATIENCE_SECONDS})); until {command}; do
+                [ $(date +%s) -lt $end ] || {{ {state}; exit 1; }}; sleep 0.05
+            done"
         );
         self.check(&wait).map(drop)
     }
@@ -114,11 +130,6 @@ impl Node {
 pub(crate) enum Cable {
     Cut,
     Whole,
-}
-
-/// The options with which the disk is served.
-pub(crate) fn serve_options() -> String {
-    format!("--size {DISK_MIB}M --transport ublk --device 0 --queues 1")
 }
 
 fn find(tool: Need) -> Result<PathBuf> {

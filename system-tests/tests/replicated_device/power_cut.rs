@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::drbd;
-use crate::pair::{Cable, DISK_MIB, Node, Pair};
+use crate::pair::{Cable, Node, Pair};
 use miette::{Result, WrapErr, bail, ensure};
 use pm_system_tests::powercut::{Ledger, Tally};
 
@@ -12,6 +12,9 @@ const FILE_WRITERS: u64 = 1;
 
 /// The sequence numbers of a round are greater than those of the round before.
 const SEQUENCES_A_ROUND: u64 = 1 << 32;
+
+/// Large enough that little of it is in DRBD's activity log.
+const DISK_MIB: u64 = 256;
 
 /// Writes that are acknowledged before a cut.
 const ENOUGH: usize = 60;
@@ -32,12 +35,13 @@ fn secondary_has_every_acknowledged_write_when_primary_loses_power() -> Result<(
         // rename(2) replaces a file atomically.
         files: Ledger::new("file", FILE_WRITERS, true),
     };
-    let (pair, mut nodes) = Pair::boot()?;
+    let (pair, mut nodes) = Pair::boot(DISK_MIB)?;
     drbd::create(&mut nodes)?;
     let [mut primary, mut secondary] = nodes;
     primary.check("mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/drbd0")?;
     drbd::forget_activity(&mut primary)?;
-    primary.check("mkdir -p /mnt/disk && mount /dev/drbd0 /mnt/disk")?;
+    primary.check("mkdir -p /mnt/disk")?;
+    primary.check(drbd::MOUNT)?;
     primary.check("mkdir /mnt/disk/files && dd if=/dev/zero of=/mnt/disk/blocks bs=1M count=1 conv=fsync")?;
     for (round, cable) in (1..).zip([Cable::Whole, Cable::Cut]) {
         start_writers(&mut primary, round * SEQUENCES_A_ROUND)?;
@@ -53,7 +57,9 @@ fn secondary_has_every_acknowledged_write_when_primary_loses_power() -> Result<(
         secondary.cable(Cable::Whole)?;
         secondary.check("dmesg -c >/dev/null")?;
         drbd::wait_for(&mut secondary, "cs:WFConnection ro:Secondary/Unknown ds:UpToDate")?;
-        secondary.check("drbdadm primary r0 && mkdir -p /mnt/disk && mount /dev/drbd0 /mnt/disk")?;
+        secondary.check("mkdir -p /mnt/disk")?;
+        secondary.check(drbd::PROMOTE)?;
+        secondary.check(drbd::MOUNT)?;
         let tally = known.compare(&mut secondary).wrap_err_with(|| format!("after cut {round}"))?;
 
         // The cut node comes back with what it had, and misses what is written meanwhile.

@@ -21,7 +21,7 @@ fn read(node: &mut Node, block: u32) -> Result<String> {
 
 #[test]
 fn split_brain_is_detected_and_resolved_only_by_hand() -> Result<()> {
-    let (_pair, mut nodes) = Pair::boot()?;
+    let (_pair, mut nodes) = Pair::boot(32)?;
     drbd::create(&mut nodes)?;
     let [first, second] = &mut nodes;
     write(first, 0, "of-both")?;
@@ -30,7 +30,7 @@ fn split_brain_is_detected_and_resolved_only_by_hand() -> Result<()> {
     for node in [&mut *first, &mut *second] {
         drbd::wait_for(node, "cs:WFConnection ro:[A-Za-z]*/Unknown ds:UpToDate")?;
     }
-    second.check("drbdadm primary r0")?;
+    second.check(drbd::PROMOTE)?;
     // One block was written by each, another by both.
     for (node, own, text) in [(&mut *first, 1, "of-node1"), (&mut *second, 2, "of-node2")] {
         write(node, own, text)?;
@@ -48,13 +48,13 @@ fn split_brain_is_detected_and_resolved_only_by_hand() -> Result<()> {
     }
 
     // By hand: the second node gives up what it wrote alone.
-    second.check("drbdadm secondary r0 && drbdadm connect --discard-my-data r0")?;
-    first.check("drbdadm connect r0")?;
+    second.check(drbd::DISCARD)?;
+    first.check(drbd::CONNECT)?;
     for node in [&mut *first, &mut *second] {
         drbd::wait_until_equal(node)?;
     }
     first.check("drbdadm secondary r0")?;
-    second.check("drbdadm primary r0")?;
+    second.check(drbd::PROMOTE)?;
     let found = [0, 1, 2, 3].map(|block| read(second, block));
     let found = found.into_iter().collect::<Result<Vec<_>>>()?;
     assert_eq!(found, ["of-both", "of-node1", "", "of-node1"]);

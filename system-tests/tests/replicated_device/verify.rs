@@ -6,10 +6,10 @@ use miette::Result;
 
 #[test]
 fn verification_finds_corruption_below_and_reconnection_repairs_it() -> Result<()> {
-    let (_pair, mut nodes) = Pair::boot()?;
+    let (_pair, mut nodes) = Pair::boot(32)?;
     drbd::create(&mut nodes)?;
     let [first, second] = &mut nodes;
-    first.check("seq 10000000 | head -c 33554432 | dd of=/dev/drbd0 bs=1M iflag=fullblock oflag=direct")?;
+    first.check("seq 10000000 | head -c 16777216 | dd of=/dev/drbd0 bs=1M iflag=fullblock oflag=direct")?;
     assert_eq!(drbd::verify(first)?, 0, "equal at first");
 
     // 512 bytes, below DRBD on the node that is secondary.
@@ -19,7 +19,7 @@ fn verification_finds_corruption_below_and_reconnection_repairs_it() -> Result<(
     drbd::wait_for(first, "cs:Connected ro:Primary/Secondary ds:UpToDate/UpToDate")?;
 
     drbd::resynced_kib(first)?;
-    first.check("drbdadm disconnect r0 && drbdadm connect r0")?;
+    first.check(drbd::RECONNECT)?;
     drbd::wait_until_equal(first)?;
     drbd::wait_until_equal(second)?;
     assert_eq!(drbd::resynced_kib(first)?, 4);

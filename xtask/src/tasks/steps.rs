@@ -39,6 +39,8 @@ pub(crate) enum Step {
     Replicated,
     /// Tests on a real kernel.
     Kernel,
+    /// DRBD, and md over NVMe over TCP, mirror the block device between two guests: power cuts, cut cables, disks that fail. Without --deep only on request.
+    ReplicatedDevice,
     /// cargo doc --workspace; warnings are errors.
     Docs,
     /// Interleavings of threads in the log, the space, the roots and the leaves of a store, by loom.
@@ -57,6 +59,9 @@ const KERNEL: [(&str, &str); 2] =
     [("xtask", "tests/vm_boot.rs"), ("pm-system-tests", "tests/kernel/main.rs")];
 /// The test on a real kernel that runs without `--deep`: a disk on a DAX file, served over ublk, with ext4 and XFS on it.
 const ONE_KERNEL_TEST: &str = "file_systems_and_a_verified_load_on_a_dax_file";
+
+/// The test program that boots two guests at a time.
+const REPLICATED_DEVICE: (&str, &str) = ("pm-system-tests", "tests/replicated_device/main.rs");
 
 /// The test program that checks replicated stores from outside.
 const REPLICATED: (&str, &str) = ("pm-cli", "tests/linearizable/main.rs");
@@ -183,6 +188,15 @@ impl Step {
         }
     }
 
+    /// Why it does not run unless it is named; `None` if it does run.
+    pub(crate) const fn left_out(self, deep: bool) -> Option<&'static str> {
+        match self {
+            Self::FsSuites => Some("other projects' suites"),
+            Self::ReplicatedDevice if !deep => Some("the block device in two machines"),
+            _ => None,
+        }
+    }
+
     /// Runs it, and returns what has run and what was left out.
     pub(crate) fn run(self, context: &Context, output: &Output) -> Result<String> {
         let nothing = Ok(String::new());
@@ -213,6 +227,7 @@ impl Step {
             Self::Tests => tests(output),
             Self::Replicated => replicated(output),
             Self::Kernel => kernel(context.deep, output),
+            Self::ReplicatedDevice => replicated_device(output),
             Self::Docs => {
                 let doc = ["doc", "--workspace", "--no-deps", "--quiet"];
                 output.cargo(&doc, Some(("RUSTDOCFLAGS", "-D warnings"))).and(nothing)
@@ -224,10 +239,13 @@ impl Step {
     }
 }
 
-/// All tests but those on a real kernel and the outside check of replicated stores.
+/// All tests but those on a real kernel, in one guest or two, and the outside check of replicated stores.
 fn tests(output: &Output) -> Result<String> {
     apt::ensure(&[NEEDS.to_vec(), Vm::needs()].concat())?;
-    let suite = Suite::build(root(), |program| !boots_guests(program) && !is_at(program, REPLICATED))?;
+    let elsewhere = |program: &Program| {
+        boots_guests(program) || is_at(program, REPLICATED_DEVICE) || is_at(program, REPLICATED)
+    };
+    let suite = Suite::build(root(), |program| !elsewhere(program))?;
     let mut summary = suite.run()?;
     let documentation = output.cargo(&["test", "--workspace", "--doc", "--quiet"], None);
     if documentation.is_err() {
@@ -275,15 +293,28 @@ fn is_at(program: &Program, (package, source): (&str, &str)) -> bool {
     program.package.name == package && program.source == source
 }
 
-/// The outside check of replicated stores.
-fn replicated(output: &Output) -> Result<String> {
+/// Runs one test program, one test after the other, and returns how many it has.
+fn one_program(place: (&str, &str), output: &Output) -> Result<usize> {
     let programs = build(root(), &packages(root())?)?;
-    let program = programs.iter().find(|program| is_at(program, REPLICATED));
-    let Some(program) = program else { bail!("there is no test program {}", REPLICATED.1) };
-    // One after the other: each has a cluster of its own.
+    let program = programs.iter().find(|program| is_at(program, place));
+    let Some(program) = program else { bail!("there is no test program {}", place.1) };
+    let count = program.tests()?.len();
+    ensure!(count > 0, "{} has no tests", program.describe());
     let arguments = ["--test-threads=1", "--nocapture"].map(str::to_owned);
     let status = program.run_all(&arguments, &output.file()?)?;
     ensure!(status.success(), "{}: {status}", program.describe());
+    Ok(count)
+}
+
+/// The block device in two guests. The test program installs the tools of replication itself.
+fn replicated_device(output: &Output) -> Result<String> {
+    apt::ensure(&[NEEDS.to_vec(), Vm::needs()].concat())?;
+    Ok(format!("{} tests", one_program(REPLICATED_DEVICE, output)?))
+}
+
+/// The outside check of replicated stores. Each test has a cluster of its own.
+fn replicated(output: &Output) -> Result<String> {
+    one_program(REPLICATED, output)?;
     let has_go = apt::find("go").is_some() || Path::new(GO).is_file();
     Ok(match has_go {
         true => "by Porcupine and a checker in Rust".to_owned(),

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: the steps of CI, on any machine. All steps run, even after one has failed; quick steps are first.
 //!
 //! Without `--deep` it does what shows most mistakes soon: all tests but those on a real kernel, of which one runs, and teeth only where a source file
-//! has changed since a run with `--deep`. It prints what it has left out.
+//! has changed since a run with `--deep`. Tests of the block device in two machines run with it. It prints what it has left out.
 
 use std::process::ExitCode;
 use std::thread;
@@ -17,12 +17,30 @@ use super::steps::{Context, Output, Step};
 /// Arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these steps [default: all but fs-suites].
+    /// Only these steps [default: all but replicated-device, which --deep has, and fs-suites].
     #[arg(value_enum)]
     steps: Vec<Step>,
-    /// All tests on a real kernel, and teeth in all files; if all steps pass, list these files in .ci/teeth.
+    /// All tests on a real kernel, in one guest and in two, and teeth in all files; if all steps pass, list these files in .ci/teeth.
     #[arg(long)]
     deep: bool,
+}
+
+impl Args {
+    /// The steps that were named, or those that run by default.
+    fn wanted(&self) -> Vec<Step> {
+        let wanted = |step: &Step| match self.steps.is_empty() {
+            true => step.left_out(self.deep).is_none(),
+            false => self.steps.contains(step),
+        };
+        Step::value_variants().iter().copied().filter(wanted).collect()
+    }
+
+    /// The steps that run only on request, and what they are, unless steps were named.
+    fn left_out(&self) -> Vec<(Step, &'static str)> {
+        let left_out = |step: &Step| Some((*step, step.left_out(self.deep)?));
+        let steps = Step::value_variants().iter().filter_map(left_out);
+        if self.steps.is_empty() { steps.collect() } else { Vec::new() }
+    }
 }
 
 /// The result of a step.
@@ -37,19 +55,15 @@ struct Outcome {
 /// Runs the steps, prints a table of their results, and succeeds if all have passed.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
-    let wanted = |step: &Step| match args.steps.is_empty() {
-        true => *step != Step::FsSuites,
-        false => args.steps.contains(step),
-    };
-    let steps: Vec<Step> = Step::value_variants().iter().copied().filter(wanted).collect();
+    let steps = args.wanted();
     let context = Context::new(args.deep);
     let outcomes: Vec<Outcome> =
         schedule(&steps).into_iter().flat_map(|(step, beside)| together(step, &beside, &context)).collect();
     if outcomes.len() > 1 {
         println!("\n{} in {:.1} s", table(&outcomes), start.elapsed().as_secs_f64());
     }
-    if args.steps.is_empty() {
-        println!("left out: {}, other projects' suites", Step::FsSuites.name());
+    for (step, what) in args.left_out() {
+        println!("left out: {}, {what}", step.name());
     }
     for outcome in outcomes.iter().filter(|outcome| outcome.result.is_err()) {
         println!("this step alone: ./x test {}", outcome.step.name());
@@ -109,7 +123,7 @@ impl Outcome {
             Ok(note) => ("ok", note.as_str()),
             Err(_) => ("FAILED", ""),
         };
-        let line = format!("{:<7} {result:<8}{:>7.1} s  {note}", self.step.name(), self.took.as_secs_f64());
+        let line = format!("{:<17} {result:<8}{:>7.1} s  {note}", self.step.name(), self.took.as_secs_f64());
         line.trim_end().to_owned()
     }
 }
@@ -148,6 +162,19 @@ mod tests {
     }
 
     #[test]
+    fn default_steps_and_those_left_out_are_all() {
+        for deep in [false, true] {
+            let mut args = Args { steps: vec![], deep };
+            let left_out = args.left_out();
+            assert_eq!(args.wanted().len() + left_out.len(), Step::value_variants().len());
+            assert!(left_out.iter().any(|(step, _)| *step == Step::FsSuites));
+            assert_eq!(left_out.iter().any(|(step, _)| *step == Step::ReplicatedDevice), !deep);
+            args.steps = vec![Step::ReplicatedDevice];
+            assert_eq!((args.wanted(), args.left_out()), (vec![Step::ReplicatedDevice], vec![]));
+        }
+    }
+
+    #[test]
     fn step_runs_beside_another_only_if_that_runs() {
         let both = schedule(&[Step::Tests, Step::Kernel, Step::Loom, Step::Teeth]);
         assert_eq!(both, [(Step::Tests, vec![Step::Loom]), (Step::Kernel, vec![Step::Teeth])]);
@@ -163,7 +190,7 @@ mod tests {
         ];
         assert_eq!(
             table(&outcomes),
-            "kernel  ok          1.5 s  1 of 25 tests\ndocs    FAILED      1.5 s\n1 of 2 steps passed"
+            "kernel            ok          1.5 s  1 of 25 tests\ndocs              FAILED      1.5 s\n1 of 2 steps passed"
         );
     }
 }
