@@ -10,7 +10,7 @@ const DISK_MIB: u64 = 64;
 pub(crate) const EXPORT: &str = include_str!("export.sh");
 /// On a node whose disk is no longer the remote one.
 const UNEXPORT: &str = "rm /sys/kernel/config/nvmet/ports/1/subsystems/* && \
-                        echo 0 >/sys/kernel/config/nvmet/subsystems/*/namespaces/1/enable";
+                        echo 0 >/sys/kernel/config/nvmet/subsystems/nqn.2026-01.example:disk/namespaces/1/enable";
 const MODULES: &str = "modprobe -a nvme_tcp raid1";
 /// Connects to the other node's disk. What is in flight fails seconds after the other node is lost.
 const CONNECT: &str = "nvme connect --transport tcp --trsvcid 4420 --nqn nqn.2026-01.example:disk \
@@ -38,8 +38,13 @@ fn export(node: &mut Node, index: usize) -> Result<()> {
     Ok(())
 }
 
+/// The identity of this NVMe host, which the installation of nvme-cli makes.
+const IDENTITY: &str = "mkdir -p /etc/nvme && cd /etc/nvme && cat /proc/sys/kernel/random/uuid >hostid &&
+    echo nqn.2014-08.org.nvmexpress:uuid:$(cat hostid) >hostnqn";
+
 /// Connects to the disk of node `index`, and returns its name in /dev.
 fn connect(node: &mut Node, index: usize) -> Result<String> {
+    node.check(&format!("[ -e /etc/nvme/hostid ] || {{ {IDENTITY}; }}"))?;
     node.check(&format!("{MODULES} && {}", CONNECT.replace("10.0.0.2", &address(index))))?;
     node.wait_until("ls /dev/nvme*n1 >/dev/null 2>&1")?;
     Ok(node.check("ls /dev/nvme*n1")?.trim().replace("/dev/", ""))
