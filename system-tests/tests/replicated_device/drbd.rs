@@ -49,14 +49,20 @@ const EQUAL: &str = "cs:Connected .* ds:UpToDate/UpToDate";
 /// Creates the resource on both nodes, connects them, and promotes the first.
 pub(crate) fn create([first, second]: &mut [Node; 2]) -> Result<()> {
     for node in [&mut *first, &mut *second] {
-        configure(node)?;
-        node.check(CREATE)?;
-        node.check(UP)?;
+        create_and_join(node)?;
     }
     wait_for(first, "cs:Connected .* ds:Inconsistent/Inconsistent")?;
     first.check(SKIP_FIRST_SYNC)?;
     wait_until_equal(second)?;
     first.check(PROMOTE)?;
+    Ok(())
+}
+
+/// Creates the resource on a node whose disk is new, and brings it up.
+pub(crate) fn create_and_join(node: &mut Node) -> Result<()> {
+    configure(node)?;
+    node.check(CREATE)?;
+    node.check(UP)?;
     Ok(())
 }
 

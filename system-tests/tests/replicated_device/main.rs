@@ -6,5 +6,6 @@ mod drbd;
 mod md;
 mod pair;
 mod power_cut;
+mod smaller;
 mod split_brain;
 mod verify;

@@ -52,7 +52,7 @@ fn connect(node: &mut Node, index: usize) -> Result<String> {
 
 /// Adds the disk that was lost to the array again, and returns how many KiB were written to it until it had all.
 fn add_again(node: &mut Node, disk: &str) -> Result<u64> {
-    let written = format!("awk '{{ print $7 / 2 }}' /sys/block/{disk}/stat");
+    let written = format!("awk '{{ print int($7 / 2) }}' /sys/block/{disk}/stat");
     let kib = |node: &mut Node| node.check(&written)?.trim().parse::<u64>().into_diagnostic();
     let before = kib(node)?;
     node.check(&ADD_AGAIN.replace("nvme0n1", disk))?;

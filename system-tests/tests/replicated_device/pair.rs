@@ -96,10 +96,16 @@ impl Node {
         self.guest.check(script)
     }
 
-    /// Waits for the end of a server that was stopped, and serves the disk again, which is created if there is none.
-    pub(crate) fn serve_again(&mut self, pair: &Pair) -> Result<()> {
+    /// Waits for the end of a server that was stopped.
+    pub(crate) fn wait_for_server(&mut self) -> Result<()> {
         let ended = self.guest.ended(&format!("pmbd{}", DISK.replace('/', "-")))?;
         ensure!(ended == 0, "the server ended with {ended}");
+        Ok(())
+    }
+
+    /// Serves the disk again after the end of its server. It is created if there is none.
+    pub(crate) fn serve_again(&mut self, pair: &Pair) -> Result<()> {
+        self.wait_for_server()?;
         self.guest.serve(DISK, &pair.serve_options())?;
         Ok(())
     }
