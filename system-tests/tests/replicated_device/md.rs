@@ -120,6 +120,8 @@ fn remote_disk_has_every_acknowledged_write_when_the_arrays_node_loses_power() -
     export(&mut second, 1)?;
     connect(&mut first, 1)?;
     first.check(CREATE)?;
+    // In a new bitmap all bits are set, and are cleared in the background.
+    first.wait_until("mdadm --examine-bitmap /dev/ublkb0 | grep -q ' 0 dirty'")?;
     first.guest.start(
         "writers",
         &format!("power-cut-writer write --device /dev/md0 --threads {WRITERS} --first 1"),
