@@ -295,7 +295,9 @@ fn is_at(program: &Program, (package, source): (&str, &str)) -> bool {
 
 /// Runs one test program, one test after the other, and returns how many it has.
 fn one_program(place: (&str, &str), output: &Output) -> Result<usize> {
-    let programs = build(root(), &packages(root())?)?;
+    let mut packages = packages(root())?;
+    packages.retain(|package| package.name == place.0);
+    let programs = build(root(), &packages)?;
     let program = programs.iter().find(|program| is_at(program, place));
     let Some(program) = program else { bail!("there is no test program {}", place.1) };
     let count = program.tests()?.len();
