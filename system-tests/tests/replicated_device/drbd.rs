@@ -127,7 +127,7 @@ pub(crate) fn verify(node: &mut Node) -> Result<u64> {
 /// Takes the resource down on both nodes, and compares what is below DRBD: all bytes of both disks but the metadata.
 pub(crate) fn assert_same_below([first, second]: &mut [Node; 2]) -> Result<()> {
     let sectors = first.check("cat /sys/block/drbd0/size")?;
-    let sum = format!("head -c $(({} * 512)) /dev/ublkb0 | sha256sum", sectors.trim());
+    let sum = format!("bash -o pipefail -c 'head -c $(({} * 512)) /dev/ublkb0 | sha256sum'", sectors.trim());
     let mut sums = Vec::new();
     for node in [&mut *first, &mut *second] {
         node.check("drbdadm down r0 && blockdev --flushbufs /dev/ublkb0")?;

@@ -71,8 +71,8 @@ fn assert_same_below(nodes: &mut [Node; 2]) -> Result<()> {
         let kib =
             node.check("mdadm --examine /dev/ublkb0 | sed -n 's/^ *Array Size : \\([0-9]*\\) KiB.*/\\1/p'")?;
         let end = offset / 2 + kib.trim().parse::<u64>().into_diagnostic()?;
-        let data = format!("head -c {}K /dev/ublkb0 | tail -c {}K", end, kib.trim());
-        sums.push(node.check(&format!("blockdev --flushbufs /dev/ublkb0 && {data} | sha256sum"))?);
+        let sum = format!("head -c {end}K /dev/ublkb0 | tail -c {}K | sha256sum", kib.trim());
+        sums.push(node.check(&format!("blockdev --flushbufs /dev/ublkb0 && bash -o pipefail -c '{sum}'"))?);
     }
     ensure!(sums[0] == sums[1], "the disks differ below md: {sums:?}");
     Ok(())
