@@ -70,8 +70,8 @@ fn assert_same_below(nodes: &mut [Node; 2]) -> Result<()> {
         let offset: u64 = examined.trim().parse().into_diagnostic()?;
         let kib =
             node.check("mdadm --examine /dev/ublkb0 | sed -n 's/^ *Array Size : \\([0-9]*\\) KiB.*/\\1/p'")?;
-        let end = offset / 2 + kib.trim().parse::<u64>().into_diagnostic()?;
-        let sum = format!("head -c {end}K /dev/ublkb0 | tail -c {}K | sha256sum", kib.trim());
+        let bytes = kib.trim().parse::<u64>().into_diagnostic()? * 1024;
+        let sum = format!("head -c {} /dev/ublkb0 | tail -c {bytes} | sha256sum", offset * 512 + bytes);
         sums.push(node.check(&format!("blockdev --flushbufs /dev/ublkb0 && bash -o pipefail -c '{sum}'"))?);
     }
     ensure!(sums[0] == sums[1], "the disks differ below md: {sums:?}");
