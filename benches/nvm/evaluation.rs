@@ -111,7 +111,8 @@ pub(crate) fn run(
     }
     report.page(page::html("What slow and fast memories do to whole systems", &points, &charts));
     if let Some(path) = document {
-        let text = paper::document(&report.machine_line(), &points);
+        let how = format!("{} Medians of {} runs.", report.machine_line(), runs.count);
+        let text = paper::document(&how, &points);
         fs::write(path, text).into_diagnostic().wrap_err_with(|| path.display().to_string())?;
     }
     report.data("cells", serde_json::to_value(&points).into_diagnostic()?);
