@@ -22,9 +22,10 @@ use clap::Parser;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure, miette};
 use pm_bench::Cli;
 use pm_bench::nvm::technology::Technologies;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use xtask::apt;
+use xtask::{apt, cargo};
 
 /// Of a device in memory, its page cache, and the programs on it.
 const NEEDED_BYTES: u64 = 3 << 30;
@@ -44,7 +45,7 @@ struct Options {
     /// Measure only these figures of 4 to 10, or "files": Postmark, Patch and Build [default: all, and single properties of the paths].
     #[arg(long, value_name = "FIGURES", value_delimiter = ',', value_parser = evaluation::FIGURES)]
     figures: Vec<String>,
-    /// Also write the paper's numbers, ours beside them, into this Markdown file.
+    /// Also write the paper's numbers, ours beside them, into this Markdown file. A relative path is below the root of the repository.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
     /// Run COMMAND on XFS on each of these technologies, in place of the figures.
@@ -86,6 +87,12 @@ fn main() -> Result<ExitCode> {
     }
     // Everything that the user has given is checked before anything is set up.
     let technologies = technologies(&options)?;
+    // Cargo runs benchmarks in the directory of their package.
+    let document = options.document.map(|path| cargo::root().join(path));
+    if let Some(path) = &document {
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        opened.into_diagnostic().wrap_err_with(|| path.display().to_string())?;
+    }
     let free = available_bytes()?;
     ensure!(
         free >= NEEDED_BYTES,
@@ -106,7 +113,7 @@ fn main() -> Result<ExitCode> {
             let program = on::Program { command, prepare: options.prepare };
             return on::run(&options.cli, &chosen, &program);
         }
-        return evaluation::run(&options.cli, &technologies, &chosen_cells, options.document.as_deref());
+        return evaluation::run(&options.cli, &technologies, &chosen_cells, document.as_deref());
     }
     supervisor::run()
 }

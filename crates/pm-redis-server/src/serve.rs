@@ -23,6 +23,10 @@ const HEARTBEAT_MS: u64 = 200;
 const ELECTION_MS: u64 = 900;
 const RANK_MS: u64 = 200;
 
+/// The first rank of nodes that join, and the number of their ranks: after it, those of two nodes can be the same.
+const JOINED_RANK: u64 = 3;
+const JOINED_RANKS: u64 = 5;
+
 /// How often the space of the store is measured.
 const MEASURE: Duration = Duration::from_millis(200);
 
@@ -76,7 +80,8 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
         .map_err(|error| ServeError::Open { path: path.clone(), error: Box::new(error) })?;
     let storage = Arc::new(Storage::<Map>::open(store).map_err(failed)?);
     let identity = Arc::new(Identity::open(path, Arc::clone(&storage), name, *id, password.clone())?);
-    let rank = cluster.keys().take_while(|other| *other < id).map(|_| 1).sum::<u64>();
+    // One that joins knows no other node. The numbers of those that do follow one another, usually.
+    let rank = if *joins { JOINED_RANK + id % JOINED_RANKS } else { rank_among(cluster, *id) };
     let config = Arc::new(
         config(name, rank, *log_entries).validate().map_err(|error| ServeError::Config(Box::new(error)))?,
     );
@@ -86,7 +91,13 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
         .map_err(|error| ServeError::Stopped(error.to_string()))?;
     let members: BTreeMap<u64, BasicNode> =
         cluster.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
-    if !joins {
+    let is_described = identity.is_described().map_err(failed)?;
+    if is_described && !raft.is_initialized().await.map_err(|error| ServeError::Stopped(error.to_string()))? {
+        eprintln!(
+            "node {id} waits until the cluster that was told of this file adds it; for a new cluster take a new store"
+        );
+    }
+    if !joins && !is_described {
         match raft.initialize(members).await {
             // All nodes propose the same members, and one that has any keeps them.
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
@@ -145,6 +156,11 @@ async fn listen(address: &str, has_password: bool) -> Result<TcpListener, ServeE
         return Err(ServeError::NoPassword { address: *open });
     }
     TcpListener::bind(found.as_slice()).await.map_err(failed)
+}
+
+/// The place of a node among the first ones.
+fn rank_among(cluster: &BTreeMap<u64, String>, id: u64) -> u64 {
+    cluster.keys().take_while(|other| **other < id).map(|_| 1).sum()
 }
 
 fn config(name: &str, rank: u64, log_entries: u64) -> Config {

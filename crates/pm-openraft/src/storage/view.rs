@@ -4,11 +4,11 @@ use crate::changes::{Base as _, StateTable};
 use crate::error::StorageError;
 use crate::snapshot::{Entries, Source};
 use pm_core::Pmem;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What one call of a view reads.
+/// What one call of a view reads and returns, but for the length of an entry.
 const ENTRIES_BYTES: usize = 256 << 10;
 
 /// The length of old values from which a view is outdated.
@@ -66,11 +66,13 @@ pub(super) struct View<P: Pmem> {
     kept: Arc<Kept>,
     from: Bound<Vec<u8>>,
     is_at_end: bool,
+    /// What was read and not returned: the old values of keys that were removed meanwhile are many at a time.
+    ready: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
 impl<P: Pmem> View<P> {
     pub(super) const fn new(table: StateTable<P>, kept: Arc<Kept>) -> Self {
-        Self { table, kept, from: Bound::Unbounded, is_at_end: false }
+        Self { table, kept, from: Bound::Unbounded, is_at_end: false, ready: VecDeque::new() }
     }
 
     /// The next entries of the table, as they are now.
@@ -93,7 +95,7 @@ impl<P: Pmem> View<P> {
 
 impl<P: Pmem + Send + Sync> Source for View<P> {
     fn next_entries(&mut self) -> Result<Entries, StorageError> {
-        while !self.is_at_end {
+        while self.ready.is_empty() && !self.is_at_end {
             // Old values are kept before a change is visible: so a new value that is read here has its old one below.
             let mut entries = self.next_present()?;
             let mut kept = self.kept.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,10 +125,14 @@ impl<P: Pmem + Send + Sync> Source for View<P> {
                     None => entries.remove(&key),
                 };
             }
-            if !entries.is_empty() {
-                return Ok(entries.into_iter().collect());
-            }
+            self.ready.extend(entries);
         }
-        Ok(Entries::new())
+        let mut len_bytes = 0;
+        let mut next = || {
+            let (key, value) = if len_bytes < ENTRIES_BYTES { self.ready.pop_front()? } else { return None };
+            len_bytes += key.len() + value.len();
+            Some((key, value))
+        };
+        Ok(std::iter::from_fn(&mut next).collect())
     }
 }

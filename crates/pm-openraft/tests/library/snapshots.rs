@@ -90,3 +90,36 @@ fn view_of_a_replaced_state_is_outdated() {
     assert!(contents(&target) == contents(&source));
     assert_eq!(target.reader().applied(), source.reader().applied());
 }
+
+/// A part of a view is short, so that it fits into a message, whatever was removed meanwhile.
+#[test]
+fn parts_of_a_view_are_short_after_removals() {
+    let storage = TestStorage::open_without_writer(new_store(LEN_BYTES)).unwrap();
+    let mut index = 0;
+    let mut next = |command| {
+        index += 1;
+        entry(1, index, command)
+    };
+    for first in (0..2000).step_by(100) {
+        apply(&storage, (first..first + 100).map(|n| next(Command::Put(key(n), vec![1; 10_000]))).collect());
+    }
+    let mut snapshot = view(&storage);
+    // 20 MB: less than the 64 MiB from which the view is outdated.
+    for first in (0..2000).step_by(100) {
+        apply(&storage, (first..first + 100).map(|n| next(Command::Remove(key(n)))).collect());
+    }
+    let mut count = 0;
+    loop {
+        let entries = snapshot.snapshot.next_entries().unwrap();
+        if entries.is_empty() {
+            break;
+        }
+        let len_bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        assert!(len_bytes < 512 << 10, "a part has {len_bytes} bytes");
+        for (found, value) in entries {
+            assert_eq!((found, value), (key(count), vec![1; 10_000]));
+            count += 1;
+        }
+    }
+    assert_eq!(count, 2000);
+}

@@ -117,7 +117,18 @@ impl Client {
                 if self.submitted.len() >= WRITES {
                     self.settle().await?;
                 }
-                let submitted = self.member.submit(command).await;
+                let permit = match self.member.try_permit(&command) {
+                    Some(permit) => Ok(permit),
+                    None => {
+                        // The writes before it may have the memory, until their outcomes are taken.
+                        self.settle().await?;
+                        self.member.permit(&command).await
+                    }
+                };
+                let submitted = match permit {
+                    Ok(permit) => self.member.submit(command, permit).await,
+                    Err(reason) => Box::pin(std::future::ready(Outcome::NotExecuted(reason))),
+                };
                 self.submitted.push_back(submitted);
                 return Ok(false);
             }

@@ -1,6 +1,6 @@
 //! The members of the cluster: their state, and changes of them.
 
-use super::member::Member;
+use super::member::{Member, leader_in};
 use crate::peer::{Body, Change, Description, Link, NodeStatus, Outcome, Request, Status};
 use crate::program::{Answer, Command, Registry};
 use openraft::{BasicNode, ChangeMembers};
@@ -44,7 +44,7 @@ impl Member {
         let last_log_index = metrics.last_log_index.unwrap_or(0);
         let lag = |id: &u64| {
             if *id == metrics.id {
-                return (metrics.current_leader == Some(metrics.id)).then_some(0);
+                return (leader_in(&metrics) == Some(metrics.id)).then_some(0);
             }
             let matched = (*metrics.replication.as_ref()?.get(id)?)?;
             Some(last_log_index.saturating_sub(matched.index))
@@ -57,7 +57,7 @@ impl Member {
         };
         Status {
             node: metrics.id,
-            leader: metrics.current_leader,
+            leader: leader_in(&metrics),
             term: metrics.current_term,
             last_log_index,
             applied_index: metrics.last_applied.map_or(0, |id| id.index),
@@ -150,9 +150,8 @@ impl Member {
             return Err(format!("node {id} is the last one"));
         }
         // It may come back with this file, and its number never with another one. A file that was never met does not come back.
-        let file = self.identity.file_of(id).map_err(|error| error.to_string())?;
         if !self.registry()?.has(id) {
-            self.register(id, file).await?;
+            self.register(id, self.file_of(id, &nodes).await?).await?;
         }
         let removed = if node.is_voter {
             ChangeMembers::RemoveVoters(BTreeSet::from([id]))
@@ -160,6 +159,21 @@ impl Member {
             ChangeMembers::RemoveNodes(BTreeSet::from([id]))
         };
         self.change_membership(removed, false).await
+    }
+
+    /// The file of a member, as this node knows it or another one that answers.
+    async fn file_of(&self, id: u64, nodes: &[NodeStatus]) -> Result<Option<[u8; 16]>, String> {
+        let known = self.identity.file_of(id).map_err(|error| error.to_string())?;
+        if known.is_some() {
+            return Ok(known);
+        }
+        for link in nodes.iter().filter(|node| node.id != id).filter_map(|node| self.links.get(node.id)) {
+            if let Ok(Ok(Ok(Body::File(Some(file))))) = timeout(STATUS, link.call(&Request::FileOf(id))).await
+            {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
     }
 
     async fn change_membership(
@@ -181,7 +195,9 @@ impl Member {
 
     /// Gives a node its file for good.
     async fn register(&self, id: u64, file: Option<[u8; 16]>) -> Result<(), String> {
-        match self.submit_here(Command::Register { id, file }).await.await {
+        let command = Command::Register { id, file };
+        let permit = self.permit(&command).await?;
+        match self.submit_here(command, permit).await.await {
             Outcome::Answer(Answer::Done) => Ok(()),
             Outcome::Answer(_) => Err(format!(
                 "node {id} had another file: a number is never used twice, so take a new one for this file"
@@ -190,8 +206,9 @@ impl Member {
         }
     }
 
-    /// What a cluster that is to add this node needs to know.
+    /// What a cluster that is to add this node needs to know. After that a new node does not begin a cluster of its own.
     pub(super) async fn describe(&self) -> Result<Description, String> {
+        self.identity.note_described().map_err(|error| error.to_string())?;
         let is_initialized = self.raft.is_initialized().await.map_err(|error| error.to_string())?;
         Ok(Description { file: self.identity.file(), is_new: !is_initialized })
     }

@@ -4,8 +4,8 @@ use super::counts::Counts;
 use super::proposer::{Proposal, propose};
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
-use openraft::Raft;
 use openraft::error::RaftError;
+use openraft::{BasicNode, Raft, RaftMetrics};
 use pm_openraft::{StateReader, Storage};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,10 +13,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How long a write waits for a leader, a read for its confirmation.
+/// How long a write waits for a leader and for memory, a read for its confirmation.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long a write waits for its answer.
@@ -37,8 +37,9 @@ const WRITE_BYTES: usize = 512;
 /// The reads that share a confirmation.
 const READS: usize = 64 << 10;
 
-/// The part of the store that is kept free.
+/// The part of the store that is kept free, and that which removals leave, since their entries take space in the log.
 const KEPT_FREE: u64 = 8;
+const KEPT_FREE_OF_REMOVALS: u64 = 32;
 
 /// What a write takes: in the log, in the state, and what both need besides.
 const COPIES: u64 = 3;
@@ -46,7 +47,7 @@ const COPIES: u64 = 3;
 /// The writes that wait for an entry of the log.
 const PROPOSALS: usize = 64 << 10;
 
-/// The outcome of a write that was submitted.
+/// The outcome of a write that was submitted. It comes also if nothing waits for it; the permit of a write that was sent to another node goes with this.
 pub(crate) type Submitted = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Bounds on clients.
@@ -71,8 +72,32 @@ pub(crate) struct Member {
     proposals: mpsc::Sender<Proposal>,
     writes: Arc<Semaphore>,
     is_full: AtomicBool,
-    /// The length of the writes that may be proposed until the store is measured again.
+    /// The length of the writes that may be proposed until the store is measured again, and that of removals, which have the part that is kept free, too.
     room: AtomicU64,
+    removal_room: AtomicU64,
+}
+
+/// A share of the memory for writes.
+pub(crate) type Permit = OwnedSemaphorePermit;
+
+/// The leader, as a node knows it. openraft names a leader that was removed for as long as no other one calls it.
+pub(super) fn leader_in(metrics: &RaftMetrics<u64, BasicNode>) -> Option<u64> {
+    let is_removed = |id: u64| {
+        let mut nodes = metrics.membership_config.nodes().peekable();
+        id == metrics.id && nodes.peek().is_some() && nodes.all(|(other, _)| *other != id)
+    };
+    metrics.current_leader.filter(|leader| !is_removed(*leader))
+}
+
+/// The share of the memory for writes that a command takes.
+fn share(command: &Command) -> u32 {
+    u32::try_from((command.len_bytes() + WRITE_BYTES).min(WRITES_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// Takes a length from a room. False if there is not so much.
+fn take(room: &AtomicU64, len_bytes: usize) -> bool {
+    let less = |room: u64| room.checked_sub(len_bytes as u64);
+    room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
 }
 
 /// An outcome that is known at once.
@@ -109,6 +134,7 @@ impl Member {
             writes: Arc::new(Semaphore::new(WRITES_BYTES)),
             is_full: AtomicBool::new(false),
             room: AtomicU64::new(first_room),
+            removal_room: AtomicU64::new(first_room),
         });
         tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
         tokio::spawn(propose(member.raft.clone(), member.identity.id(), proposed));
@@ -137,7 +163,7 @@ impl Member {
     }
 
     pub(crate) fn leader(&self) -> Option<u64> {
-        self.raft.metrics().borrow().current_leader
+        leader_in(&self.raft.metrics().borrow())
     }
 
     /// The leader, for which this waits.
@@ -145,7 +171,7 @@ impl Member {
         let deadline = Instant::now() + DEADLINE;
         let mut metrics = self.raft.metrics();
         loop {
-            if let Some(leader) = metrics.borrow_and_update().current_leader {
+            if let Some(leader) = leader_in(&metrics.borrow_and_update()) {
                 return Ok(leader);
             }
             match timeout_at(deadline, metrics.changed()).await {
@@ -156,27 +182,25 @@ impl Member {
         }
     }
 
-    /// Submits a write, after those of earlier calls that have returned.
-    pub(crate) async fn submit(&self, command: Command) -> Submitted {
+    /// Submits a write, after those of earlier calls that have returned. `permit` is its own.
+    pub(crate) async fn submit(&self, command: Command, permit: Permit) -> Submitted {
         let leader = match self.await_leader().await {
             Ok(leader) => leader,
             Err(reason) => return at_once(Outcome::NotExecuted(reason)),
         };
         if leader == self.identity.id() {
-            return self.submit_here(command).await;
+            return self.submit_here(command, permit).await;
         }
         let Some(link) = self.links.get(leader) else {
             return at_once(Outcome::NotExecuted(format!("the address of leader {leader} is not known")));
         };
-        let Some(permit) = self.permit(&command).await else {
-            return at_once(Outcome::NotExecuted("the node has stopped".to_owned()));
-        };
+        let deadline = Instant::now() + ANSWER;
         match link.send(&Request::Propose(command)).await {
             Err(error) => {
                 at_once(Outcome::NotExecuted(format!("leader {leader} cannot be reached: {error}")))
             }
             Ok(answer) => Box::pin(async move {
-                let answer = timeout(ANSWER, answer).await;
+                let answer = timeout_at(deadline, answer).await;
                 drop(permit);
                 match answer {
                     Ok(Ok(Ok(Body::Outcome(outcome)))) => outcome,
@@ -192,24 +216,25 @@ impl Member {
     }
 
     /// Proposes a write on this node. One that is not the leader does not execute it.
-    pub(crate) async fn submit_here(&self, command: Command) -> Submitted {
+    pub(crate) async fn submit_here(&self, command: Command, permit: Permit) -> Submitted {
         if self.leader() != Some(self.identity.id()) {
             return at_once(Outcome::NotExecuted("the node is not the leader".to_owned()));
         }
-        if !matches!(command, Command::Remove(_)) && !self.take_room(command.len_bytes() + WRITE_BYTES) {
+        // A full store is emptied by removals, or left for the longer ones of other nodes.
+        let room = match command {
+            Command::Remove(_) | Command::Register { .. } => &self.removal_room,
+            _ => &self.room,
+        };
+        if !take(room, command.len_bytes() + WRITE_BYTES) {
             return at_once(Outcome::NotExecuted("the store is full".to_owned()));
         }
-        let Some(permit) = self.permit(&command).await else {
-            return at_once(Outcome::NotExecuted("the node has stopped".to_owned()));
-        };
+        let deadline = Instant::now() + ANSWER;
         let (outcome, answer) = oneshot::channel();
-        if self.proposals.send(Proposal { command, outcome }).await.is_err() {
+        if self.proposals.send(Proposal { command, outcome, permit }).await.is_err() {
             return at_once(Outcome::NotExecuted("the node has stopped".to_owned()));
         }
         Box::pin(async move {
-            let answer = timeout(ANSWER, answer).await;
-            drop(permit);
-            match answer {
+            match timeout_at(deadline, answer).await {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(_)) => Outcome::Unknown("the node has stopped".to_owned()),
                 Err(_) => Outcome::Unknown("no majority answers".to_owned()),
@@ -217,10 +242,18 @@ impl Member {
         })
     }
 
-    /// A share of the memory for writes, for which this waits.
-    async fn permit(&self, command: &Command) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        let share = u32::try_from((command.len_bytes() + WRITE_BYTES).min(WRITES_BYTES)).unwrap_or(u32::MAX);
-        Arc::clone(&self.writes).acquire_many_owned(share).await.ok()
+    /// A share of the memory for a write, if it is there.
+    pub(crate) fn try_permit(&self, command: &Command) -> Option<Permit> {
+        Arc::clone(&self.writes).try_acquire_many_owned(share(command)).ok()
+    }
+
+    /// A share of the memory for a write, for which this waits. The caller has no writes whose outcome it does not await meanwhile: they may have the memory.
+    pub(crate) async fn permit(&self, command: &Command) -> Result<Permit, String> {
+        match timeout(DEADLINE, Arc::clone(&self.writes).acquire_many_owned(share(command))).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) => Err("the node has stopped".to_owned()),
+            Err(_) => Err("too many writes wait".to_owned()),
+        }
     }
 
     /// Returns when this node's state has all writes that were answered before the call.
@@ -281,20 +314,16 @@ impl Member {
         }
     }
 
-    /// Takes a length from the room. False if there is not so much.
-    fn take_room(&self, len_bytes: usize) -> bool {
-        let take = |room: u64| room.checked_sub(len_bytes as u64);
-        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-
     /// Notes how much room there is: a part of the store is kept free, for removals. A store that is full ends its node, so what waits counts as if it were there.
     pub(crate) fn measure(&self) {
         if let Ok(stats) = self.storage.store().stats() {
             let free_bytes = stats.pool_bytes.saturating_sub(stats.used_bytes);
             self.is_full.store(free_bytes < stats.pool_bytes / KEPT_FREE, Ordering::Relaxed);
             let waiting_bytes = WRITES_BYTES.saturating_sub(self.writes.available_permits()) as u64;
-            let usable_bytes = free_bytes.saturating_sub(stats.pool_bytes / KEPT_FREE) / COPIES;
-            self.room.store(usable_bytes.saturating_sub(waiting_bytes), Ordering::Relaxed);
+            for (room, kept_free) in [(&self.room, KEPT_FREE), (&self.removal_room, KEPT_FREE_OF_REMOVALS)] {
+                let usable_bytes = free_bytes.saturating_sub(stats.pool_bytes / kept_free) / COPIES;
+                room.store(usable_bytes.saturating_sub(waiting_bytes), Ordering::Relaxed);
+            }
             self.counts.store_bytes.store(stats.pool_bytes, Ordering::Relaxed);
             self.counts.used_bytes.store(stats.used_bytes, Ordering::Relaxed);
         }
@@ -304,8 +333,9 @@ impl Member {
     pub(crate) fn info(&self) -> String {
         let metrics = self.raft.metrics().borrow().clone();
         let index = |id: Option<openraft::LogId<u64>>| id.map_or(0, |id| id.index);
-        let role = if metrics.current_leader == Some(metrics.id) { "master" } else { "slave" };
-        let leader = metrics.current_leader.map_or_else(|| "none".to_owned(), |id| id.to_string());
+        let leader = leader_in(&metrics);
+        let role = if leader == Some(metrics.id) { "master" } else { "slave" };
+        let leader = leader.map_or_else(|| "none".to_owned(), |id| id.to_string());
         let clients = self.clients.load(Ordering::Relaxed);
         let lines = [
             "# Server".to_owned(),

@@ -45,7 +45,11 @@ impl Collector for Metrics {
         for (name, help, value) in [
             ("pm_node", "The number of this node", status.node),
             ("pm_leader", "The number of the leader, or 0", leader),
-            ("pm_is_leader", "Whether this node is the leader", u64::from(leader == status.node)),
+            (
+                "pm_is_leader",
+                "Whether this node is the leader",
+                u64::from(status.leader == Some(status.node)),
+            ),
             ("pm_term", "The term", status.term),
             ("pm_voters", "The nodes that vote", voters),
             ("pm_last_log_index", "The last entry of the log", status.last_log_index),

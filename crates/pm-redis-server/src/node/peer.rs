@@ -1,7 +1,7 @@
 //! The connection of another node.
 
 use super::member::{Member, Submitted};
-use crate::peer::{Body, Hello, Message, Request, Response, Welcome, decode, encode, read_frame};
+use crate::peer::{Body, Hello, Message, Outcome, Request, Response, Welcome, decode, encode, read_frame};
 use crate::program::Map;
 use openraft::{BasicNode, Snapshot, SnapshotMeta, Vote};
 use pm_openraft::SnapshotData;
@@ -58,7 +58,10 @@ pub(super) async fn serve(member: Arc<Member>, stream: TcpStream) -> io::Result<
         let (member, frames) = (Arc::clone(&member), frames.clone());
         let answer = match request {
             // Writes join the log in the order in which they come.
-            Request::Propose(command) => Answer::Later(member.submit_here(command).await),
+            Request::Propose(command) => match member.permit(&command).await {
+                Ok(permit) => Answer::Later(member.submit_here(command, permit).await),
+                Err(reason) => Answer::Now(Ok(Body::Outcome(Outcome::NotExecuted(reason)))),
+            },
             Request::SnapshotStart { .. } | Request::SnapshotPart(_) | Request::SnapshotEnd => {
                 Answer::Now(receive(&member, &mut snapshot, request).await)
             }
@@ -102,10 +105,11 @@ async fn respond(member: &Member, request: Request) -> Response {
         Request::Status => Ok(Body::Status(member.status_here())),
         Request::Change(change) => member.change_here(change).await.map(|()| Body::Changed),
         Request::Describe => member.describe().await.map(Body::Description),
-        Request::Propose(command) => Ok(Body::Outcome(member.submit_here(command).await.await)),
-        Request::SnapshotStart { .. } | Request::SnapshotPart(_) | Request::SnapshotEnd => {
-            Err("a part of a snapshot is out of order".to_owned())
-        }
+        Request::FileOf(id) => member.identity.file_of(id).map(Body::File).map_err(|error| error.to_string()),
+        Request::Propose(_)
+        | Request::SnapshotStart { .. }
+        | Request::SnapshotPart(_)
+        | Request::SnapshotEnd => Err("the request is out of order".to_owned()),
     }
 }
 

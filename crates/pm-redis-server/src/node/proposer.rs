@@ -5,7 +5,7 @@ use crate::program::{Answer, Command, Map};
 use openraft::Raft;
 use openraft::error::ClientWriteError;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// The entries that are proposed and not applied. The writes that come meanwhile share the next one.
 const ENTRIES: usize = 2;
@@ -20,22 +20,24 @@ const COMMANDS: usize = 4096;
 pub(super) struct Proposal {
     pub(super) command: Command,
     pub(super) outcome: oneshot::Sender<Outcome>,
+    /// The memory that it takes until its outcome is known.
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
-/// The writes of an entry: the clients' ends, in the order of the commands.
-struct Clients(Vec<oneshot::Sender<Outcome>>);
+/// The writes of an entry: the clients' ends, in the order of the commands, with the writes' memory.
+struct Clients(Vec<(oneshot::Sender<Outcome>, OwnedSemaphorePermit)>);
 
 impl Clients {
     /// Gives each its own answer.
     fn answer(self, answers: Vec<Answer>) {
-        for (client, answer) in self.0.into_iter().zip(answers) {
+        for ((client, _), answer) in self.0.into_iter().zip(answers) {
             // A client that waits no more needs no outcome.
             drop(client.send(Outcome::Answer(answer)));
         }
     }
 
     fn end(self, outcome: &Outcome) {
-        for client in self.0 {
+        for (client, _) in self.0 {
             drop(client.send(outcome.clone()));
         }
     }
@@ -48,6 +50,9 @@ pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver
         // While it waits for a place, others come.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (commands, clients) = entry(first, &mut writes);
+        if commands.is_empty() {
+            continue;
+        }
         if raft.metrics().borrow().current_leader != Some(id) {
             clients.end(&Outcome::NotExecuted("the node is not the leader".to_owned()));
             continue;
@@ -74,17 +79,51 @@ pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver
     }
 }
 
-/// The commands of an entry: those that wait, up to a length.
+/// The commands of an entry: those that wait, up to a length. A write that its client has given up is not executed: without a majority, clients repeat theirs.
 fn entry(first: Proposal, writes: &mut mpsc::Receiver<Proposal>) -> (Vec<Command>, Clients) {
-    let mut len_bytes = first.command.len_bytes();
-    let (mut commands, mut clients) = (vec![first.command], Clients(vec![first.outcome]));
-    while len_bytes < ENTRY_BYTES
-        && commands.len() < COMMANDS
-        && let Ok(Proposal { command, outcome }) = writes.try_recv()
-    {
-        len_bytes += command.len_bytes();
-        commands.push(command);
-        clients.0.push(outcome);
+    let (mut len_bytes, mut next) = (0, Some(first));
+    let (mut commands, mut clients) = (Vec::new(), Clients(Vec::new()));
+    while let Some(Proposal { command, outcome, permit }) = next.take() {
+        if !outcome.is_closed() {
+            len_bytes += command.len_bytes();
+            commands.push(command);
+            clients.0.push((outcome, permit));
+        }
+        if len_bytes < ENTRY_BYTES && commands.len() < COMMANDS {
+            next = writes.try_recv().ok();
+        }
     }
     (commands, clients)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What clients give up, for example because there is no majority, does not fill the store when there is one again.
+    #[tokio::test]
+    async fn writes_that_were_given_up_are_not_in_an_entry() {
+        let memory = Arc::new(Semaphore::new(10));
+        let (sender, mut writes) = mpsc::channel(10);
+        let mut waiting = Vec::new();
+        for number in 0..10_u8 {
+            let (outcome, answer) = oneshot::channel();
+            waiting.push(answer);
+            let command = Command::Remove(vec![vec![number]]);
+            let permit = Arc::clone(&memory).acquire_owned().await.unwrap();
+            sender.send(Proposal { command, outcome, permit }).await.unwrap();
+        }
+        let mut number = 0;
+        waiting.retain(|_| {
+            number += 1;
+            number % 3 == 0
+        });
+        let first = writes.recv().await.unwrap();
+        let (commands, clients) = entry(first, &mut writes);
+        assert_eq!(commands, [2_u8, 5, 8].map(|number| Command::Remove(vec![vec![number]])));
+        assert_eq!(clients.0.len(), 3);
+        assert_eq!(memory.available_permits(), 7, "they have no memory any more");
+        drop(clients);
+        assert_eq!(memory.available_permits(), 10);
+    }
 }

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Notes of the store: the owner of the file, and the number of opens.
 const OWNER: &str = "owner";
 const OPENS: &str = "opens";
+/// The note that a cluster was told of the file, and may give it its log.
+const DESCRIBED: &str = "described";
 
 /// The note with what is known of a node.
 fn known(id: u64) -> String {
@@ -88,6 +90,19 @@ impl Identity {
     /// The identity of this node's file.
     pub(crate) const fn file(&self) -> [u8; 16] {
         self.file
+    }
+
+    /// Notes that a cluster is told of the file.
+    ///
+    /// # Durability
+    /// Durable when this returns.
+    pub(crate) fn note_described(&self) -> Result<(), StorageError> {
+        if self.is_described()? { Ok(()) } else { set_note(&self.storage, DESCRIBED, &true) }
+    }
+
+    /// Whether a cluster was told of the file. A log that the file began by itself would be taken for that cluster's.
+    pub(crate) fn is_described(&self) -> Result<bool, StorageError> {
+        Ok(note::<bool>(&self.storage, DESCRIBED)?.unwrap_or(false))
     }
 
     /// The identity of the file of a node, if this node has met it.

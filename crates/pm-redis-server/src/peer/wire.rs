@@ -80,6 +80,8 @@ pub(crate) enum Request {
     Status,
     Change(Change),
     Describe,
+    /// The file of a node, if the receiver has met it.
+    FileOf(u64),
 }
 
 /// A change of the members of the cluster.
@@ -114,6 +116,7 @@ pub(crate) enum Body {
     Status(Status),
     Changed,
     Description(Description),
+    File(Option<[u8; 16]>),
 }
 
 /// What became of a write.
