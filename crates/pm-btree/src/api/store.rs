@@ -567,7 +567,7 @@ impl<P: Pmem> Store<P> {
     }
 
     /// Closes the store, so that later opens have nothing to verify, except leaves that an earlier kill has left and no operation has read since. Extents
-    /// of nodes without any return to the heap. Not needed for durability. Dropping the store and its [handles](Self#handles) does the same without reporting errors.
+    /// in which no node is in use return to the heap. Not needed for durability. Dropping the store and its [handles](Self#handles) does the same without reporting errors.
     ///
     /// # Errors
     /// When the store has handles: the error returns the store, which is open, and says how many there are. When a fence fails or has failed: the
@@ -575,7 +575,7 @@ impl<P: Pmem> Store<P> {
     ///
     /// # Durability
     /// Three fences, two of them of [`Heap::close`], two more for each table in which removals have left leaves empty, and a transaction of the heap
-    /// for each extent that it returns. After a crash before the second one, the next open may verify all nodes.
+    /// for each extent that it returns. After a crash before the heap is closed, the next open may verify all nodes.
     ///
     /// # Examples
     /// ```

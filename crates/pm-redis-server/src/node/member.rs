@@ -47,7 +47,7 @@ const COPIES: u64 = 3;
 /// The writes that wait for an entry of the log.
 const PROPOSALS: usize = 64 << 10;
 
-/// The outcome of a write that was submitted. It comes also if nothing waits for it; the permit of a write that was sent to another node goes with this.
+/// The outcome of a write that was submitted. The memory of one that was sent to another node is taken until this is awaited or dropped.
 pub(crate) type Submitted = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Bounds on clients.
