@@ -92,21 +92,24 @@ impl Dram {
     }
 }
 
-/// The median ticks of an access to one line, and to many, at scattered offsets.
+/// The median ticks of an access to one line, alone, and of one to many, among others: a copy of a block overlaps with the one before. At scattered
+/// offsets.
 fn typical(access: &mut dyn FnMut(u64, &mut [u8])) -> Cost {
     /// A prime number of pages.
     const STRIDE: u64 = 7919 * 4096;
     let mut bytes = [0; LONG * LINE];
     let mut offset = 0;
-    let mut median_of = |len: usize| {
+    let mut median_of = |len: usize, together: u64| {
         let timed = |_| {
-            offset = (offset + STRIDE) % DRAM_BYTES;
             let begin = ticks();
-            access(offset, &mut bytes[..len]);
-            ticks_after_loads() - begin
+            for _ in 0..together {
+                offset = (offset + STRIDE) % DRAM_BYTES;
+                access(offset, &mut bytes[..len]);
+            }
+            (ticks_after_loads() - begin) / together
         };
-        let mut times: Vec<u64> = (0..4001).map(timed).collect();
-        *times.select_nth_unstable(2000).1 as f64
+        let mut times: Vec<u64> = (0..1001).map(timed).collect();
+        *times.select_nth_unstable(500).1 as f64
     };
-    Cost::through(median_of(LINE), median_of(LONG * LINE), LONG as u64)
+    Cost::through(median_of(LINE, 1), median_of(LONG * LINE, 16), LONG as u64)
 }
