@@ -11,7 +11,15 @@ pub(crate) fn all(points: &[Point]) -> Vec<(&'static str, String)> {
     for (figure, chart) in [
         ("fig4", bars(points, "fig4", "Fig. 4: bandwidth", "MB/s")),
         ("fig5", bars(points, "fig5", "Fig. 5: latency of 4 KiB", "us")),
-        ("fig8", bars(points, "fig8", "Fig. 8: durable transactions of Berkeley DB", "1/s")),
+        (
+            "fig8",
+            bars(
+                points,
+                "fig8",
+                "Fig. 8: durable transactions of Berkeley DB, and queries of PostgreSQL",
+                "1/s",
+            ),
+        ),
         ("fig10", slowdowns(points)),
         ("files", bars(points, "files", "Transactions of Postmark, and patches", "1/s")),
     ] {

@@ -99,6 +99,7 @@ pub(crate) fn run(
         of(group).into_iter().filter(|technology| is_wanted(&technology.name)).collect()
     };
     points.extend(databases(&mut journal, &of("fig8/"), runs, &mut report)?);
+    points.extend(queries(&mut journal, &of_programs("fig8/"), runs, &mut report)?);
     points.extend(files(&mut journal, &of_programs("files/"), runs, cli.quick, &mut report)?);
     points.extend(paging(&mut journal, &of("fig9/"), runs, &mut report)?);
     points.extend(paged_programs(&mut journal, &of_programs("fig10/"), runs, &mut report)?);
@@ -173,6 +174,22 @@ fn databases(
             programs::measure(journal, &database, technologies, runs, report)
         };
         points.extend(stage(cells, on_files().as_ref(), run)?);
+    }
+    Ok(points)
+}
+
+fn queries(
+    journal: &mut Journal,
+    technologies: &[&Technology],
+    runs: Runs,
+    report: &mut Report,
+) -> Result<Vec<Point>> {
+    let mut points = Vec::new();
+    for query in figures::QUERIES {
+        let cells = rates(technologies, |technology| figures::database(query, technology));
+        let missing = on_files().or_else(|| cells.first().and_then(|_| programs::Postgres::missing()));
+        let run = || programs::measure(journal, &programs::Postgres::new(query), technologies, runs, report);
+        points.extend(stage(cells, missing.as_ref(), run)?);
     }
     Ok(points)
 }

@@ -21,6 +21,7 @@ mod zram;
 use clap::Parser;
 use miette::{IntoDiagnostic as _, Result, WrapErr as _, ensure, miette};
 use pm_bench::Cli;
+use pm_bench::nvm::figures;
 use pm_bench::nvm::technology::Technologies;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -122,6 +123,9 @@ fn main() -> Result<ExitCode> {
 fn serve(program: &str, arguments: &[String]) -> Result<ExitCode> {
     match (program, arguments) {
         ("postmark", [directory]) => programs::serve_postmark(directory.as_ref()),
+        (query, [directory]) if figures::QUERIES.contains(&query) => {
+            programs::serve_postgres(query, directory.as_ref())
+        }
         ("patch", [tree, patches]) => programs::serve_patch(tree.as_ref(), patches.as_ref()),
         (kernel, groups @ ([] | [_])) => paging::serve_kernel(kernel, groups.first().map(Path::new)),
         _ => Err(miette!("{program} has other arguments than {arguments:?}")),

@@ -12,6 +12,9 @@ const LONGEST_ON_MEMORY_BUS: u64 = 1600;
 /// The databases of Fig. 8.
 pub const DATABASES: [&str; 2] = ["btree", "hash"];
 
+/// The queries in place of those of Fig. 8 whose databases are not public.
+pub const QUERIES: [&str; 2] = ["select", "join"];
+
 /// The programs on files of V.A whose rate is measured.
 pub const RATES: [&str; 2] = ["postmark", "patch"];
 
@@ -197,7 +200,7 @@ pub fn names(technologies: &Technologies) -> Result<Vec<String>, TechnologyError
     for technology in all.chain(["dram", "no-delay"]) {
         names.extend(PAGING_HALVES.map(|halves| paging(technology, halves)));
         names.push(fault(technology));
-        names.extend(DATABASES.map(|name| database(name, technology)));
+        names.extend(DATABASES.into_iter().chain(QUERIES).map(|name| database(name, technology)));
         names.extend(RATES.into_iter().chain(["build"]).map(|name| files(name, technology)));
         names.extend(PAGED_PROGRAMS.map(|name| paged(name, technology)));
     }
