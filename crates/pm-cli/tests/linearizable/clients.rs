@@ -14,6 +14,13 @@ pub(crate) const CLIENTS: u64 = 20;
 /// The number of keys that are in use at a time.
 const KEYS: usize = 50;
 
+/// The number of pairs of keys that are in use besides. The keys of a pair are only set and read together, and always have the same value, so that a pair has
+/// the history of one key.
+const PAIRS: usize = 4;
+
+/// What the names of pairs begin with.
+const PAIR: &str = "pair";
+
 /// The operations of a key, after which another key takes its place: the open operations of a key multiply its possible states.
 const OPERATIONS_OF_KEY: u64 = 250;
 
@@ -50,7 +57,7 @@ pub(crate) struct Workload {
     is_ended: AtomicBool,
 }
 
-/// A request, with its operation on each key.
+/// A request, with its operation on each key or on a pair.
 struct Request {
     words: Vec<String>,
     actions: Vec<(usize, String, Action)>,
@@ -70,7 +77,7 @@ impl Workload {
             ports: ports.to_vec(),
             reads_are_local,
             start: Instant::now(),
-            slots: (0..KEYS).map(|_| Slot::default()).collect(),
+            slots: (0..KEYS + PAIRS).map(|_| Slot::default()).collect(),
             granted: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             done: AtomicU64::new(0),
@@ -99,11 +106,11 @@ impl Workload {
         self.is_ended.store(true, Ordering::Relaxed);
     }
 
-    /// The keys that were used.
+    /// The keys and pairs that were used.
     pub(crate) fn keys(&self) -> Vec<String> {
         let keys = |(place, slot): (usize, &Slot)| {
             let count = slot.operations.load(Ordering::Relaxed).div_ceil(OPERATIONS_OF_KEY);
-            (0..count).map(move |turn| format!("{place}.{turn}"))
+            (0..count).map(move |turn| name(place, turn))
         };
         self.slots.iter().enumerate().flat_map(keys).collect()
     }
@@ -161,11 +168,15 @@ impl Workload {
     }
 
     fn request(&self, rng: &mut Rng) -> Request {
+        let value = || self.values.fetch_add(1, Ordering::Relaxed) * VALUE;
+        if rng.u8(..15) == 0 {
+            let action = if rng.bool() { Action::Get } else { Action::Set { value: value() } };
+            return self.of_pair(KEYS + rng.usize(..PAIRS), action);
+        }
         let count = if rng.u8(..10) == 0 { 3 } else { 1 };
         let mut places = rng.choose_multiple(0..KEYS, count);
         places.sort_unstable();
         let keys: Vec<(usize, String)> = places.into_iter().map(|place| (place, self.key(place))).collect();
-        let value = || self.values.fetch_add(1, Ordering::Relaxed) * VALUE;
         let (name, action): (&str, &mut dyn FnMut() -> Action) = if count > 1 {
             if rng.bool() {
                 ("MGET", &mut || Action::Get)
@@ -198,10 +209,23 @@ impl Workload {
         Request { words, actions }
     }
 
-    /// The key that has this place now.
+    fn of_pair(&self, place: usize, action: Action) -> Request {
+        let pair = self.key(place);
+        let mut words = Vec::new();
+        for key in keys_of(&pair) {
+            words.push(key);
+            if let Action::Set { value } = action {
+                words.push(value.to_string());
+            }
+        }
+        words.insert(0, if action == Action::Get { "MGET" } else { "MSET" }.to_owned());
+        Request { words, actions: vec![(place, pair, action)] }
+    }
+
+    /// The key or pair that has this place now.
     fn key(&self, place: usize) -> String {
         let turn = self.slots[place].operations.fetch_add(1, Ordering::Relaxed) / OPERATIONS_OF_KEY;
-        format!("{place}.{turn}")
+        name(place, turn)
     }
 
     fn ask(&self, connection: &mut Option<Client>, port: u16, request: &Request) -> Outcome {
@@ -241,6 +265,24 @@ impl Workload {
     }
 }
 
+/// A key's or pair's name.
+fn name(place: usize, turn: u64) -> String {
+    if place < KEYS { format!("{place}.{turn}") } else { format!("{PAIR} {place}.{turn}") }
+}
+
+/// The keys in a store of a key or of a pair.
+pub(crate) fn keys_of(name: &str) -> Vec<String> {
+    let name = name.to_owned();
+    if name.starts_with(PAIR) { vec![format!("{name}, one"), format!("{name}, two")] } else { vec![name] }
+}
+
+/// The value of both keys of a pair.
+pub(crate) fn of_both(pair: &str, values: Vec<Reply>) -> Reply {
+    let [one, two] = <[Reply; 2]>::try_from(values).unwrap();
+    assert_eq!(one, two, "{pair}: two keys that are only set together differ when they are read together");
+    one
+}
+
 /// Whether the other side has closed the connection: a request that is not sent leaves no doubt.
 fn is_closed(client: &Client) -> bool {
     let peeked = client.writer.set_nonblocking(true).and_then(|()| client.writer.peek(&mut [0]));
@@ -251,6 +293,9 @@ fn is_closed(client: &Client) -> bool {
 /// The result of each of a request's actions.
 fn results(request: &Request, reply: Reply) -> Vec<Option<i64>> {
     let replies = match reply {
+        Reply::Array(replies) if request.actions[0].1.starts_with(PAIR) => {
+            vec![of_both(&request.actions[0].1, replies)]
+        }
         Reply::Array(replies) => replies,
         reply => vec![reply; request.actions.len()],
     };
