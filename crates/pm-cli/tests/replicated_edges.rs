@@ -11,7 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::Barrier;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// 200 clients, each with a long pipeline of writes that take much memory of few bytes. A client that waits for memory must not have any that it does not
 /// give back meanwhile.
@@ -152,4 +152,103 @@ fn full_cluster_changes_its_members() {
     cluster.serve(new);
     cluster.manage(leader, &["add", &cluster.address(new)]).unwrap();
     cluster.manage(leader, &["remove", &((leader + 1) % 3 + 1).to_string()]).unwrap();
+}
+
+/// Writes that come together wait together for a leader, too.
+#[test]
+fn pipelined_writes_without_a_leader_are_answered_together() {
+    let mut cluster = Cluster::start(&[]);
+    let left = (cluster.leader() + 1) % 3;
+    let mut client = cluster.client(left);
+    (0..3).filter(|node| *node != left).for_each(|node| cluster.kill(node));
+    wait_for(|| (cluster.info(left, "leader_id") == "none").then_some(()));
+    let start = Instant::now();
+    client.send(&vec![vec![&b"SET"[..], b"a", b"1"]; 20]).unwrap();
+    for _ in 0..20 {
+        let reply = client.receive().unwrap();
+        assert!(matches!(&reply, Reply::Error(reason) if reason.starts_with("TRYAGAIN")), "{reply:?}");
+    }
+    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+}
+
+/// Entries of the log are bounded by their length, too: a short state that changes for ever never fills the store.
+#[test]
+fn long_values_that_replace_each_other_do_not_fill_the_store() {
+    let mut cluster = Cluster::start(&[]);
+    let leader = cluster.leader();
+    let lagging = (leader + 1) % 3;
+    let mut client = cluster.client(leader);
+    let mut set = |number: u32| {
+        let value = vec![b'x'; 200 << 10];
+        client.send(&[vec![b"SET", format!("long {}", number % 2).as_bytes(), &value]]).unwrap();
+        assert_eq!(client.receive().unwrap(), Reply::ok(), "{number}");
+    };
+    (0..300).for_each(&mut set);
+    cluster.kill(lagging);
+    (0..900).for_each(&mut set);
+    let used = |node| cluster.info(node, "store_full");
+    assert_eq!(used(leader), "0");
+    cluster.serve(lagging);
+    cluster.settle();
+    for node in 0..3 {
+        assert_eq!(cluster.local(node).call(&["DBSIZE"]).unwrap(), Reply::Integer(2));
+    }
+}
+
+/// What a single request can ask for is bounded by what the node can send.
+#[test]
+fn long_replies_are_refused() {
+    let cluster = Cluster::start(&[]);
+    let mut client = cluster.client(cluster.leader());
+    client.send(&[vec![b"SET", b"a", &[b'x'; 200 << 10]]]).unwrap();
+    assert_eq!(client.receive().unwrap(), Reply::ok());
+    let many = |command: &'static [u8], count: usize| {
+        let mut request = vec![command];
+        request.resize(count + 1, &b"a"[..]);
+        [request]
+    };
+    client.send(&many(b"MGET", 10_000)).unwrap();
+    let reply = client.receive().unwrap();
+    assert!(matches!(&reply, Reply::Error(reason) if reason.contains("bytes")), "{reply:?}");
+    client.send(&many(b"MGET", 30)).unwrap();
+    assert!(matches!(client.receive().unwrap(), Reply::Array(values) if values.len() == 30));
+    client.send(&many(b"EXISTS", 10_000)).unwrap();
+    assert_eq!(client.receive().unwrap(), Reply::Integer(10_000));
+}
+
+/// A node that lags, and whose file is too short for a second state beside its own, says what to do.
+#[test]
+fn node_without_room_for_the_state_says_so() {
+    let mut cluster = Cluster::start(&["--log-entries", "3"]);
+    let leader = cluster.leader();
+    let small = cluster.join();
+    cluster.kill(small);
+    fs::remove_file(cluster.path(small)).unwrap();
+    cluster.create_sized(small, "32M");
+    cluster.serve(small);
+    cluster.manage(leader, &["add", &cluster.address(small)]).unwrap();
+    let mut client = cluster.client(leader);
+    let mut set = |number: u32| {
+        let value = vec![b'x'; 200 << 10];
+        client.send(&[vec![b"SET", format!("long {number}").as_bytes(), &value]]).unwrap();
+        assert_eq!(client.receive().unwrap(), Reply::ok(), "{number}");
+    };
+    for number in 0..100 {
+        set(number);
+        cluster.settle();
+    }
+    cluster.kill(small);
+    (0..20).for_each(&mut set);
+    cluster.serve(small);
+    let says = |cluster: &Cluster| fs::read_to_string(cluster.messages(small)).unwrap();
+    wait_for(|| says(&cluster).contains("give this node a longer file").then_some(()));
+    // It stays, and says it once.
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(says(&cluster).matches("give this node a longer file").count(), 1, "{}", says(&cluster));
+    cluster.kill(small);
+    let grown = pm().args(["store", "grow", "--size", "128M"]).arg(cluster.path(small)).output().unwrap();
+    assert!(grown.status.success(), "{grown:?}");
+    cluster.serve(small);
+    cluster.settle();
+    assert_eq!(cluster.local(small).call(&["DBSIZE"]).unwrap(), Reply::Integer(100));
 }

@@ -58,6 +58,12 @@ pub enum StorageError {
         /// The index of the entry.
         found: u64,
     },
+    /// The values that are read together are too long.
+    #[error("the values together have more than {limit_bytes} bytes")]
+    TooLong {
+        /// The limit.
+        limit_bytes: usize,
+    },
     /// Entries of a snapshot are no longer there: too many keys were changed while it was read, or it was replaced.
     #[error("the snapshot is outdated")]
     Outdated,

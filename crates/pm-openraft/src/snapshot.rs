@@ -19,6 +19,9 @@ pub(crate) trait Sink: Send {
 
     /// The number of this reception in its storage.
     fn reception(&self) -> u64;
+
+    /// Whether no other reception has begun since, and this is not installed.
+    fn is_present(&self) -> bool;
 }
 
 enum Contents {
@@ -68,6 +71,16 @@ impl SnapshotData {
         match &mut self.0 {
             Contents::Source(_) => Err(StorageError::ForeignSnapshot),
             Contents::Sink(sink) => sink.add(entries),
+        }
+    }
+
+    /// Whether this is received, and can be installed: no other reception has begun since, of which a storage has one at a time. openraft ends a node that
+    /// installs another one, so the network of a program asks before it calls `install_full_snapshot`, and begins no reception until that returns.
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        match &self.0 {
+            Contents::Source(_) => false,
+            Contents::Sink(sink) => sink.is_present(),
         }
     }
 

@@ -49,7 +49,7 @@ pub struct ServeOptions {
     pub password: Option<Vec<u8>>,
     /// The number of clients.
     pub clients: usize,
-    /// The entries of the log that are kept for nodes that lag behind. A node that lags further receives the whole state.
+    /// The entries of the log that are kept for nodes that lag behind, in at most an eighth of the store. A node that lags further receives the whole state.
     pub log_entries: u64,
 }
 
@@ -110,7 +110,9 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
         loop {
             let member = Arc::clone(&measured);
             // The first measurement visits all leaves of the store.
-            if tokio::task::spawn_blocking(move || member.measure()).await.is_err() {
+            if tokio::task::spawn_blocking(move || member.measure()).await.is_err()
+                || measured.bound_log().await.is_err()
+            {
                 break;
             }
             tokio::time::sleep(MEASURE).await;

@@ -142,7 +142,7 @@ fn local_reads_are_found() {
 /// that one is away.
 #[test]
 fn write_that_an_old_copy_has_lost_is_found() {
-    let (mut cluster, _network) = cluster_behind_proxies(&mut Rng::new());
+    let (mut cluster, _network) = cluster_behind_proxies(1000);
     let start = Instant::now();
     let mut history = Vec::new();
     let mut ask = |cluster: &Cluster, node: usize, action: Action| {
@@ -197,7 +197,7 @@ fn write_that_an_old_copy_has_lost_is_found() {
 /// What the other tests rely on: a cut holds all bytes between nodes, so that the rest elects another leader, and the one that is cut off confirms nothing.
 #[test]
 fn leader_behind_cut_links_confirms_nothing() {
-    let (cluster, network) = cluster_behind_proxies(&mut Rng::new());
+    let (cluster, network) = cluster_behind_proxies(1000);
     let leader = cluster.leader();
     let others = [(leader + 1) % 3, (leader + 2) % 3];
     for other in others {
@@ -216,4 +216,53 @@ fn leader_behind_cut_links_confirms_nothing() {
     network.heal();
     cluster.settle();
     assert_eq!(cluster.client(leader).call(&["GET", "key"]).unwrap(), Reply::Bulk(None));
+}
+
+/// A leader that is replaced while it has entries that no other node has, and then receives the state in place of the log, has no answers to these entries. It
+/// can lead again all the same.
+#[test]
+fn replaced_leader_that_received_the_state_leads_again() {
+    let (cluster, network) = cluster_behind_proxies(3);
+    let old = cluster.leader();
+    let others = [(old + 1) % 3, (old + 2) % 3];
+    let mut clients = [(); 2].map(|()| cluster.client(old));
+    assert_eq!(clients[0].call(&["SET", "a", "0"]).unwrap(), Reply::ok());
+    for other in others {
+        network.cut(old, other);
+        network.cut(other, old);
+    }
+    let index = |node, name| cluster.info(node, name).parse::<u64>().unwrap();
+    let before = index(old, "last_log_index");
+    // An entry each.
+    for (number, client) in (1..).zip(&mut clients) {
+        client.send(&[vec![b"SET", b"a", b"1"]]).unwrap();
+        wait_for(|| (index(old, "last_log_index") >= before + number).then_some(()));
+    }
+    let new = wait_for(|| {
+        let named = others.map(|node| cluster.info(node, "leader_id"));
+        let leader = named[0].parse::<usize>().ok()? - 1;
+        (named[0] == named[1] && leader != old).then_some(leader)
+    });
+    let mut client = cluster.client(new);
+    wait_for(|| {
+        assert_eq!(client.call(&["SET", "b", "1"]).unwrap(), Reply::ok());
+        (index(new, "purged_index") > before + 10).then_some(())
+    });
+    network.heal();
+    cluster.settle();
+    for client in &mut clients {
+        let reply = client.receive().unwrap();
+        assert!(matches!(&reply, Reply::Error(reason) if reason.starts_with("UNKNOWN")), "{reply:?}");
+    }
+    for node in others {
+        cluster.manage(old, &["remove", &(node + 1).to_string()]).unwrap();
+    }
+    let id = (old + 1).to_string();
+    wait_for(|| (cluster.info(old, "leader_id") == id).then_some(()));
+    let mut client = cluster.client(old);
+    assert_eq!(client.call(&["SET", "a", "2"]).unwrap(), Reply::ok());
+    assert_eq!(
+        client.call(&["MGET", "a", "b"]).unwrap(),
+        Reply::Array(["2", "1"].map(|value| Reply::bulk(value.as_bytes())).into())
+    );
 }

@@ -1,7 +1,7 @@
 //! A run: three nodes, clients, faults, and then the verdicts of the checkers.
 
 use super::checker::{self, Verdict};
-use super::clients::{CLIENTS, Workload};
+use super::clients::{CLIENTS, Workload, keys_of, of_both};
 use super::cluster::{Client, Cluster, Reply, free_ports};
 use super::history::{Action, Operation};
 use super::nemesis::{Events, Nemesis};
@@ -27,10 +27,9 @@ pub(crate) fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
-/// A cluster whose nodes reach each other by a network that can be cut.
-pub(crate) fn cluster_behind_proxies(rng: &mut Rng) -> (Cluster, Network) {
-    let log_entries = LOG_ENTRIES[rng.usize(..LOG_ENTRIES.len())].to_string();
-    let mut cluster = Cluster::start(&["--log-entries", &log_entries]);
+/// A cluster whose nodes keep so many entries, and reach each other by a network that can be cut.
+pub(crate) fn cluster_behind_proxies(log_entries: u16) -> (Cluster, Network) {
+    let mut cluster = Cluster::start(&["--log-entries", &log_entries.to_string()]);
     // Nodes keep the addresses of their first start: those of the proxies, which they have until then.
     cluster.settle();
     (0..3).for_each(|node| cluster.terminate(node));
@@ -74,7 +73,7 @@ impl Run {
         println!("PM_REPLICATED_SEED={} PM_REPLICATED_OPERATIONS={}", self.seed, self.operations);
         let start = Instant::now();
         let mut rng = Rng::with_seed(self.seed);
-        let (mut cluster, network) = cluster_behind_proxies(&mut rng);
+        let (mut cluster, network) = cluster_behind_proxies(LOG_ENTRIES[rng.usize(..LOG_ENTRIES.len())]);
         let filler = fill(&cluster);
         let workload = Workload::new(&cluster.ports, self.reads_are_local);
         let seeds: Vec<u64> = (0..CLIENTS).map(|_| rng.u64(..)).collect();
@@ -164,7 +163,8 @@ fn final_reads(cluster: &Cluster, workload: &Workload, filler: BTreeMap<Vec<u8>,
     let reads: Vec<Operation> = keys.into_iter().map(|key| read(workload, &mut client, key)).collect();
     let present = reads
         .iter()
-        .filter_map(|read| Some((read.key.clone().into_bytes(), read.result?.to_string().into_bytes())));
+        .filter_map(|read| Some((keys_of(&read.key), read.result?.to_string().into_bytes())))
+        .flat_map(|(keys, value)| keys.into_iter().map(move |key| (key.into_bytes(), value.clone())));
     let expected: BTreeMap<_, _> = present.chain(filler).collect();
     assert!(expected == contents[0], "reads differ from the nodes' contents");
     reads
@@ -173,7 +173,11 @@ fn final_reads(cluster: &Cluster, workload: &Workload, filler: BTreeMap<Vec<u8>,
 /// A read of a client of its own.
 fn read(workload: &Workload, client: &mut Client, key: String) -> Operation {
     let call = workload.now();
-    let Reply::Bulk(value) = client.call(&["GET", &key]).unwrap() else { panic!("GET returns a value") };
+    let keys = keys_of(&key);
+    let words: Vec<&str> = ["MGET"].into_iter().chain(keys.iter().map(String::as_str)).collect();
+    let Reply::Array(mut values) = client.call(&words).unwrap() else { panic!("MGET returns values") };
+    let value = if values.len() == 1 { values.remove(0) } else { of_both(&key, values) };
+    let Reply::Bulk(value) = value else { panic!("MGET returns strings") };
     let result = value.map(|value| String::from_utf8(value).unwrap().parse().unwrap());
     Operation { client: u64::MAX >> 1, key, action: Action::Get, call, end: Some(workload.now()), result }
 }

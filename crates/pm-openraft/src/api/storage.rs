@@ -93,6 +93,19 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Storage<C, P> {
         self.core.store()
     }
 
+    /// The length of the log's entries. openraft bounds their number alone; a program whose log shares a small store with its state, or has long entries,
+    /// triggers a snapshot and a purge when this is too much.
+    #[must_use]
+    pub fn log_bytes(&self) -> u64 {
+        self.core.log_bytes()
+    }
+
+    /// The last entry before the newest ones that together have at least this length: up to it, the log can be purged. `None` if the whole log is shorter.
+    #[must_use]
+    pub fn log_before_newest(&self, len_bytes: u64) -> Option<u64> {
+        self.core.log_before_newest(len_bytes)
+    }
+
     /// What the program has noted under a name. Notes are not replicated.
     ///
     /// # Errors
@@ -131,15 +144,25 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> fmt::Debug for StateReader<C, 
 }
 
 impl<C: Program, P: Pmem + Send + Sync + 'static> StateReader<C, P> {
-    /// The values of keys, all at one moment: of changes that are made together, all are read or none.
+    /// The values of keys, all at one moment: of changes that are made together, all are read or none. Applies wait meanwhile.
     ///
     /// # Errors
-    /// When the store cannot be read.
+    /// * [`TooLong`](StorageError::TooLong): the values together have more than `limit_bytes` bytes.
+    /// * When the store cannot be read.
     pub fn get_all<'k>(
         &self,
         keys: impl IntoIterator<Item = &'k [u8]>,
+        limit_bytes: usize,
     ) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
-        self.core.state().get_all(keys.into_iter())
+        self.core.state().get_all(keys.into_iter(), limit_bytes)
+    }
+
+    /// How many of these keys the state has, all at one moment. A key that comes twice counts twice.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn count_of<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Result<u64, StorageError> {
+        self.core.state().count_of(keys.into_iter())
     }
 
     /// The first entries from a key on and up to a bound, in ascending order, all at one moment: up to a number, and not many more than a number of bytes.

@@ -1,5 +1,6 @@
 //! The log and the state of one store, without threads: writes wait until `drain` commits them.
 
+use super::lengths::Lengths;
 use super::pending::PendingPurges;
 use super::queue::{Done, Queue, Request, Write};
 use super::state::State;
@@ -36,6 +37,7 @@ struct LogMemory {
     last: Option<LogId<u64>>,
     vote: Option<Vote<u64>>,
     committed: Option<LogId<u64>>,
+    lengths: Lengths,
     /// Entries that are not durable yet.
     tail: BTreeMap<u64, Arc<Vec<u8>>>,
 }
@@ -71,7 +73,12 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
             None => purged,
         };
         let (vote, committed) = (tables.vote()?, tables.committed()?);
-        let log = LogMemory { purged, last, vote, committed, tail: BTreeMap::new() };
+        let mut lengths = Lengths::default();
+        for entry in tables.log.range(..) {
+            let (index, entry) = entry?;
+            lengths.push(index.value(), entry.value().len());
+        }
+        let log = LogMemory { purged, last, vote, committed, lengths, tail: BTreeMap::new() };
         let state = State::open(&tables)?;
         Ok(Self {
             tables,
@@ -119,6 +126,16 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
     pub(crate) fn log_state(&self) -> LogState<C> {
         let log = self.lock_log();
         LogState { last_purged_log_id: log.purged, last_log_id: log.last }
+    }
+
+    /// The length of all entries.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.lock_log().lengths.total()
+    }
+
+    /// The last entry before the newest ones that together have at least this length.
+    pub(crate) fn log_before_newest(&self, len_bytes: u64) -> Option<u64> {
+        self.lock_log().lengths.before_newest(len_bytes)
     }
 
     pub(crate) fn vote(&self) -> Option<Vote<u64>> {
@@ -188,6 +205,7 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
             encoded.push((found, Arc::new(encode("entry", &entry)?)));
         }
         log.last = last;
+        encoded.iter().for_each(|(index, entry)| log.lengths.push(*index, entry.len()));
         log.tail.extend(encoded.iter().map(|(index, entry)| (*index, Arc::clone(entry))));
         self.push(log, Write::Append(encoded), done);
         Ok(())
@@ -230,6 +248,7 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Core<C, P> {
                 },
             };
             log.tail.split_off(&from);
+            log.lengths.truncate(from);
             log.last = last;
         }
         self.push(log, Write::Truncate { from, to: end }, done);
@@ -400,6 +419,7 @@ impl LogMemory {
         if self.last.is_none_or(|last| last.index < id.index) {
             self.last = Some(id);
         }
+        self.lengths.purge(id.index);
         self.tail = self.tail.split_off(&(id.index + 1));
     }
 }

@@ -1,6 +1,7 @@
 //! The log and the state in the tables of one store.
 
 mod core;
+mod lengths;
 mod pending;
 mod queue;
 mod state;

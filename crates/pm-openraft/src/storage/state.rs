@@ -53,14 +53,32 @@ impl<P: Pmem + Send + Sync + 'static> State<P> {
         self.present().applied.clone()
     }
 
-    /// The values of keys, all at one moment.
+    /// The values of keys, all at one moment, up to a length.
     pub(crate) fn get_all<'k>(
         &self,
         keys: impl Iterator<Item = &'k [u8]>,
+        limit_bytes: usize,
     ) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
         let present = self.present();
         let table = &self.tables.sets[present.set];
-        keys.map(|key| Ok(table.get_with(key, <[u8]>::to_vec)?)).collect()
+        let mut len_bytes = 0;
+        let mut get = |key| {
+            let value = table.get_with(key, <[u8]>::to_vec)?;
+            len_bytes += value.as_ref().map_or(0, Vec::len);
+            if len_bytes > limit_bytes { Err(StorageError::TooLong { limit_bytes }) } else { Ok(value) }
+        };
+        keys.map(&mut get).collect()
+    }
+
+    /// How many of these keys there are, all at one moment.
+    pub(crate) fn count_of<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Result<u64, StorageError> {
+        let present = self.present();
+        let table = &self.tables.sets[present.set];
+        let mut count = 0;
+        for key in keys {
+            count += u64::from(table.contains_key(key)?);
+        }
+        Ok(count)
     }
 
     /// The number of keys.
@@ -211,11 +229,21 @@ impl<P: Pmem + Send + Sync + 'static> State<P> {
     }
 }
 
-/// Receives a state. Ends with the next reception.
+/// Receives a state. Ends with the next reception. One that is dropped before it is installed leaves nothing.
 struct Reception<P: Pmem> {
     table: StateTable<P>,
     number: u64,
     last: Arc<Mutex<u64>>,
+}
+
+impl<P: Pmem> Drop for Reception<P> {
+    fn drop(&mut self) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.number == *last {
+            // What stays is removed by the next reception, or the next open.
+            drop(self.table.remove_range(..));
+        }
+    }
 }
 
 impl<P: Pmem + Send + Sync> Sink for Reception<P> {
@@ -235,5 +263,9 @@ impl<P: Pmem + Send + Sync> Sink for Reception<P> {
 
     fn reception(&self) -> u64 {
         self.number
+    }
+
+    fn is_present(&self) -> bool {
+        self.number == *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,6 +4,7 @@
 
 mod crash;
 mod failures;
+mod lengths;
 mod program;
 mod reopened;
 mod snapshots;

@@ -123,3 +123,36 @@ fn parts_of_a_view_are_short_after_removals() {
     }
     assert_eq!(count, 2000);
 }
+
+/// A reception that ends without an installation leaves nothing, and one that another has replaced does not empty the tables of that one.
+#[test]
+fn abandoned_reception_leaves_nothing() {
+    let storage = TestStorage::open_without_writer(new_store(LEN_BYTES)).unwrap();
+    apply(
+        &storage,
+        (0..10).map(|number| entry(1, number.into(), Command::Put(key(number), vec![1]))).collect(),
+    );
+    let received = || {
+        let lens = ["state 0", "state 1"].map(|name| storage.store().table_len(name).unwrap().unwrap());
+        assert!(lens.contains(&10), "{lens:?}");
+        lens[0] + lens[1] - 10
+    };
+    let entries: Vec<_> = (0..1000).map(|number| (key(number), vec![2; 1000])).collect();
+    let begin = || run(&storage, async { storage.state_machine().begin_receiving_snapshot().await }).unwrap();
+    let mut data = begin();
+    data.add(&entries).unwrap();
+    assert!(data.is_present());
+    assert_eq!(received(), 1000);
+    drop(data);
+    assert_eq!(received(), 0);
+
+    let replaced = begin();
+    let mut data = begin();
+    assert!(!replaced.is_present() && data.is_present());
+    data.add(&entries).unwrap();
+    drop(replaced);
+    assert_eq!(received(), 1000);
+    let Snapshot { meta, .. } = view(&storage);
+    run(&storage, storage.state_machine().install_snapshot(&meta, data)).unwrap();
+    assert_eq!(contents(&storage).len(), 1000);
+}

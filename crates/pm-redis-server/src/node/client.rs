@@ -1,6 +1,6 @@
 //! The connection of a Redis client.
 
-use super::member::{Member, Submitted};
+use super::member::{DEADLINE, Member, Submitted};
 use crate::peer::Outcome;
 use crate::program::{Answer, Registry};
 use crate::redis::{Action, Read, Reply, Requests, parse};
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 /// What is read at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -22,8 +23,8 @@ const WRITES: usize = 1024;
 /// The length of replies that wait to be sent.
 const REPLIES_BYTES: usize = 1 << 20;
 
-/// The length of the entries that a range returns.
-const RANGE_BYTES: usize = 8 << 20;
+/// The length of the values or entries of a reply.
+const REPLY_BYTES: usize = 8 << 20;
 
 /// A client.
 struct Client {
@@ -33,6 +34,8 @@ struct Client {
     /// Writes, in their order, whose outcome is not known yet.
     submitted: VecDeque<Submitted>,
     replies: Vec<u8>,
+    /// Until then the requests that were read wait for a leader and for memory.
+    deadline: Instant,
     stream: TcpStream,
 }
 
@@ -59,6 +62,7 @@ pub(super) async fn serve(member: Arc<Member>, mut stream: TcpStream) -> io::Res
         is_read_only: false,
         submitted: VecDeque::new(),
         replies: Vec::new(),
+        deadline: Instant::now(),
         stream,
     };
     client.serve().await
@@ -74,6 +78,8 @@ impl Client {
                 return Ok(());
             }
             requests.push(&bytes[..count]);
+            // What comes together waits together.
+            self.deadline = Instant::now() + DEADLINE;
             loop {
                 match requests.next() {
                     Ok(None) => break,
@@ -122,11 +128,11 @@ impl Client {
                     None => {
                         // The writes before it may have the memory, until their outcomes are taken.
                         self.settle().await?;
-                        self.member.permit(&command).await
+                        self.member.permit(&command, self.deadline).await
                     }
                 };
                 let submitted = match permit {
-                    Ok(permit) => self.member.submit(command, permit).await,
+                    Ok(permit) => self.member.submit(command, permit, self.deadline).await,
                     Err(reason) => Box::pin(std::future::ready(Outcome::NotExecuted(reason))),
                 };
                 self.submitted.push_back(submitted);
@@ -181,23 +187,22 @@ impl Client {
     fn value(&self, read: &Read) -> Result<Reply, StorageError> {
         let reader = &self.member.reader;
         Ok(match read {
-            Read::Value(key) => Reply::of(reader.get_all([key.as_slice()])?.pop().flatten()),
+            Read::Value(key) => Reply::of(reader.get_all([key.as_slice()], usize::MAX)?.pop().flatten()),
             Read::Values(keys) => {
-                let values = reader.get_all(keys.iter().map(Vec::as_slice))?;
+                let values = reader.get_all(keys.iter().map(Vec::as_slice), REPLY_BYTES)?;
                 Reply::Array(values.into_iter().map(Reply::of).collect())
             }
             Read::Count(keys) => {
-                let values = reader.get_all(keys.iter().map(Vec::as_slice))?;
-                Reply::Integer(values.iter().flatten().map(|_| 1).sum())
+                let count = reader.count_of(keys.iter().map(Vec::as_slice))?;
+                Reply::Integer(i64::try_from(count).unwrap_or(i64::MAX))
             }
             Read::Len => {
-                let has_registry = reader.get_all([Registry::KEY])?.iter().any(Option::is_some);
-                let count = reader.count()?.saturating_sub(u64::from(has_registry));
+                let count = reader.count()?.saturating_sub(reader.count_of([Registry::KEY])?);
                 Reply::Integer(i64::try_from(count).unwrap_or(i64::MAX))
             }
             Read::Range { from, to, limit } => {
                 // One more, because the registry is none of the clients' entries.
-                let entries = reader.range(from, Bound::Excluded(to), limit + 1, RANGE_BYTES)?;
+                let entries = reader.range(from, Bound::Excluded(to), limit + 1, REPLY_BYTES)?;
                 let entries = entries.into_iter().filter(|(key, _)| key != Registry::KEY).take(*limit);
                 let strings = entries.flat_map(|(key, value)| [Reply::Bulk(key), Reply::Bulk(value)]);
                 Reply::Array(strings.collect())

@@ -1,13 +1,13 @@
 //! The members of the cluster: their state, and changes of them.
 
-use super::member::{Member, leader_in};
+use super::member::{DEADLINE, Member, leader_in};
 use crate::peer::{Body, Change, Description, Link, NodeStatus, Outcome, Request, Status};
 use crate::program::{Answer, Command, Registry};
 use openraft::{BasicNode, ChangeMembers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// How long a node that is to be added may take to answer.
 const DESCRIPTION: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ impl Member {
 
     /// Changes the members of the cluster, and returns when the change is complete.
     pub(crate) async fn change(&self, change: Change) -> Result<(), String> {
-        let leader = self.await_leader().await?;
+        let leader = self.await_leader(Instant::now() + DEADLINE).await?;
         if leader == self.identity.id() {
             return self.change_here(change).await;
         }
@@ -189,14 +189,14 @@ impl Member {
     }
 
     fn registry(&self) -> Result<Registry, String> {
-        let found = self.reader.get_all([Registry::KEY]).map_err(|error| error.to_string())?;
+        let found = self.reader.get_all([Registry::KEY], usize::MAX).map_err(|error| error.to_string())?;
         Registry::decode(found.into_iter().flatten().next().as_deref()).map_err(|error| error.to_string())
     }
 
     /// Gives a node its file for good.
     async fn register(&self, id: u64, file: Option<[u8; 16]>) -> Result<(), String> {
         let command = Command::Register { id, file };
-        let permit = self.permit(&command).await?;
+        let permit = self.permit(&command, Instant::now() + DEADLINE).await?;
         match self.submit_here(command, permit).await.await {
             Outcome::Answer(Answer::Done) => Ok(()),
             Outcome::Answer(_) => Err(format!(

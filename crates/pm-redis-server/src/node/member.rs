@@ -4,7 +4,7 @@ use super::counts::Counts;
 use super::proposer::{Proposal, propose};
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
-use openraft::error::RaftError;
+use openraft::error::{Fatal, RaftError};
 use openraft::{BasicNode, Raft, RaftMetrics};
 use pm_openraft::{StateReader, Storage};
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// How long a write waits for a leader and for memory, a read for its confirmation.
-const DEADLINE: Duration = Duration::from_secs(5);
+pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long a write waits for its answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -40,6 +40,9 @@ const READS: usize = 64 << 10;
 /// The part of the store that is kept free, and that which removals leave, since their entries take space in the log.
 const KEPT_FREE: u64 = 8;
 const KEPT_FREE_OF_REMOVALS: u64 = 32;
+
+/// The part of the store from which the log is purged, however few entries it has. Half of it is kept for nodes that lag.
+const LOG: u64 = 8;
 
 /// What a write takes: in the log, in the state, and what both need besides.
 const COPIES: u64 = 3;
@@ -71,6 +74,8 @@ pub(crate) struct Member {
     reads: mpsc::Sender<Confirmation>,
     proposals: mpsc::Sender<Proposal>,
     writes: Arc<Semaphore>,
+    /// One reception of a snapshot begins, is installed or fails at a time. Has the reason of the last failure, which is told once.
+    pub(super) reception: Mutex<Option<String>>,
     is_full: AtomicBool,
     /// The length of the writes that may be proposed until the store is measured again, and that of removals, which have the part that is kept free, too.
     room: AtomicU64,
@@ -132,6 +137,7 @@ impl Member {
             reads,
             proposals,
             writes: Arc::new(Semaphore::new(WRITES_BYTES)),
+            reception: Mutex::default(),
             is_full: AtomicBool::new(false),
             room: AtomicU64::new(first_room),
             removal_room: AtomicU64::new(first_room),
@@ -167,8 +173,7 @@ impl Member {
     }
 
     /// The leader, for which this waits.
-    pub(super) async fn await_leader(&self) -> Result<u64, String> {
-        let deadline = Instant::now() + DEADLINE;
+    pub(super) async fn await_leader(&self, deadline: Instant) -> Result<u64, String> {
         let mut metrics = self.raft.metrics();
         loop {
             if let Some(leader) = leader_in(&metrics.borrow_and_update()) {
@@ -182,9 +187,9 @@ impl Member {
         }
     }
 
-    /// Submits a write, after those of earlier calls that have returned. `permit` is its own.
-    pub(crate) async fn submit(&self, command: Command, permit: Permit) -> Submitted {
-        let leader = match self.await_leader().await {
+    /// Submits a write, after those of earlier calls that have returned. `permit` is its own. Until `deadline` it waits for a leader.
+    pub(crate) async fn submit(&self, command: Command, permit: Permit, deadline: Instant) -> Submitted {
+        let leader = match self.await_leader(deadline).await {
             Ok(leader) => leader,
             Err(reason) => return at_once(Outcome::NotExecuted(reason)),
         };
@@ -248,8 +253,8 @@ impl Member {
     }
 
     /// A share of the memory for a write, for which this waits. The caller has no writes whose outcome it does not await meanwhile: they may have the memory.
-    pub(crate) async fn permit(&self, command: &Command) -> Result<Permit, String> {
-        match timeout(DEADLINE, Arc::clone(&self.writes).acquire_many_owned(share(command))).await {
+    pub(crate) async fn permit(&self, command: &Command, deadline: Instant) -> Result<Permit, String> {
+        match timeout_at(deadline, Arc::clone(&self.writes).acquire_many_owned(share(command))).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) => Err("the node has stopped".to_owned()),
             Err(_) => Err("too many writes wait".to_owned()),
@@ -292,7 +297,7 @@ impl Member {
     }
 
     async fn confirm_once(&self) -> Result<(), String> {
-        let leader = self.await_leader().await?;
+        let leader = self.await_leader(Instant::now() + DEADLINE).await?;
         if leader == self.identity.id() {
             return self.read_index().await.map(drop);
         }
@@ -327,6 +332,26 @@ impl Member {
             self.counts.store_bytes.store(stats.pool_bytes, Ordering::Relaxed);
             self.counts.used_bytes.store(stats.used_bytes, Ordering::Relaxed);
         }
+    }
+
+    /// Lets openraft purge entries if the log takes too much of the store. By itself openraft bounds their number, which says little about their length.
+    pub(crate) async fn bound_log(&self) -> Result<(), Fatal<u64>> {
+        let limit_bytes = self.counts.store_bytes.load(Ordering::Relaxed) / LOG;
+        if self.storage.log_bytes() <= limit_bytes {
+            return Ok(());
+        }
+        let Some(last) = self.storage.log_before_newest(limit_bytes / 2) else { return Ok(()) };
+        let (snapshot, purged) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow();
+            (metrics.snapshot.map(|id| id.index), metrics.purged.map(|id| id.index))
+        };
+        let last = Some(last).min(snapshot).filter(|last| Some(*last) > purged);
+        if let Some(last) = last {
+            self.raft.trigger().purge_log(last).await?;
+        }
+        // The snapshot is a view of the state as it is, which takes no time.
+        self.raft.trigger().snapshot().await
     }
 
     /// The text of INFO.

@@ -1,6 +1,6 @@
 //! The connection of another node.
 
-use super::member::{Member, Submitted};
+use super::member::{DEADLINE, Member, Submitted};
 use crate::peer::{Body, Hello, Message, Outcome, Request, Response, Welcome, decode, encode, read_frame};
 use crate::program::Map;
 use openraft::{BasicNode, Snapshot, SnapshotMeta, Vote};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// The requests of a connection that are answered at a time.
 const REQUESTS: usize = 4096;
@@ -58,7 +58,7 @@ pub(super) async fn serve(member: Arc<Member>, stream: TcpStream) -> io::Result<
         let (member, frames) = (Arc::clone(&member), frames.clone());
         let answer = match request {
             // Writes join the log in the order in which they come.
-            Request::Propose(command) => match member.permit(&command).await {
+            Request::Propose(command) => match member.permit(&command, Instant::now() + DEADLINE).await {
                 Ok(permit) => Answer::Later(member.submit_here(command, permit).await),
                 Err(reason) => Answer::Now(Ok(Body::Outcome(Outcome::NotExecuted(reason)))),
             },
@@ -117,18 +117,38 @@ async fn respond(member: &Member, request: Request) -> Response {
 async fn receive(member: &Member, snapshot: &mut Option<Received>, request: Request) -> Response {
     match (request, snapshot.take()) {
         (Request::SnapshotStart { vote, meta }, _) => {
+            let _reception = member.reception.lock().await;
+            let present = member.raft.server_metrics().borrow().vote;
+            if vote < present {
+                return Err(format!("the snapshot is one of {vote}, and the node follows {present}"));
+            }
             let data = member.raft.begin_receiving_snapshot().await.map_err(|error| error.to_string())?;
             *snapshot = Some(Received { vote, meta, data });
             Ok(Body::Received)
         }
         (Request::SnapshotPart(entries), Some(mut received)) => {
-            received.data.add(&entries).map_err(|error| error.to_string())?;
+            if let Err(error) = received.data.add(&entries) {
+                let reason = error.to_string();
+                let mut told = member.reception.lock().await;
+                if told.as_ref() != Some(&reason) {
+                    eprintln!(
+                        "the state of the cluster cannot be received beside the present one: {reason}; give this node a longer file"
+                    );
+                }
+                *told = Some(reason.clone());
+                return Err(reason);
+            }
             *snapshot = Some(received);
             Ok(Body::Received)
         }
         (Request::SnapshotEnd, Some(Received { vote, meta, data })) => {
+            let mut told = member.reception.lock().await;
+            if !data.is_present() {
+                return Err("another snapshot is received meanwhile".to_owned());
+            }
             let snapshot: Snapshot<Map> = Snapshot { meta, snapshot: data };
             let response = member.raft.install_full_snapshot(vote, snapshot).await;
+            *told = None;
             response.map(|response| Body::Installed(response.vote)).map_err(|error| error.to_string())
         }
         _ => Err("a part of a snapshot is out of order".to_owned()),

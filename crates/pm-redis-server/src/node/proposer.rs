@@ -2,16 +2,22 @@
 
 use crate::peer::Outcome;
 use crate::program::{Answer, Command, Map};
-use openraft::Raft;
 use openraft::error::ClientWriteError;
+use openraft::metrics::RaftServerMetrics;
+use openraft::{BasicNode, Raft};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 
 /// The entries that are proposed and not applied. The writes that come meanwhile share the next one.
 const ENTRIES: usize = 2;
 
 /// The length of commands from which an entry takes no more.
 const ENTRY_BYTES: usize = 256 << 10;
+
+/// How long an entry of a leader that was replaced waits for its answer. openraft gives none for entries that it then receives in a snapshot.
+const REPLACED: Duration = Duration::from_secs(10);
 
 /// The most commands of an entry.
 const COMMANDS: usize = 4096;
@@ -53,20 +59,37 @@ pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver
         if commands.is_empty() {
             continue;
         }
-        if raft.metrics().borrow().current_leader != Some(id) {
+        let (leader, term) = {
+            let metrics = raft.metrics();
+            let metrics = metrics.borrow();
+            (metrics.current_leader, metrics.current_term)
+        };
+        if leader != Some(id) {
             clients.end(&Outcome::NotExecuted("the node is not the leader".to_owned()));
             continue;
         }
-        let proposed = match raft.client_write_ff(commands).await {
+        let mut proposed = match raft.client_write_ff(commands).await {
             Ok(proposed) => proposed,
             Err(error) => {
                 clients.end(&Outcome::Unknown(error.to_string()));
                 continue;
             }
         };
+        let raft = raft.clone();
         tokio::spawn(async move {
-            let answer = proposed.await;
+            let answer = tokio::select! {
+                answer = &mut proposed => Some(answer),
+                () = replaced(&raft, id, term) => None,
+            };
+            // The node may lead again before there is an answer, or without one.
             drop(place);
+            let answer = match answer {
+                Some(answer) => Ok(answer),
+                None => timeout(REPLACED, proposed).await,
+            };
+            let Ok(answer) = answer else {
+                return clients.end(&Outcome::Unknown("the leader has changed".to_owned()));
+            };
             let reason = match answer {
                 Ok(Ok(response)) => return clients.answer(response.data),
                 // Another leader may have the entry, also after this one has removed it from its log.
@@ -76,6 +99,20 @@ pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver
             };
             clients.end(&Outcome::Unknown(reason));
         });
+    }
+}
+
+/// Waits until the node with this number is no longer the leader of this term.
+async fn replaced(raft: &Raft<Map>, id: u64, term: u64) {
+    let mut metrics = raft.server_metrics();
+    let is_leader = |metrics: &RaftServerMetrics<u64, BasicNode>| {
+        metrics.current_leader == Some(id) && metrics.vote.leader_id.term == term
+    };
+    while is_leader(&metrics.borrow_and_update()) {
+        // A node that has stopped answers nothing.
+        if metrics.changed().await.is_err() {
+            break;
+        }
     }
 }
 

@@ -78,6 +78,8 @@ impl Failure {
     fn into_streaming(self) -> StreamingError<Map, Fatal<u64>> {
         match self {
             Self::Call(CallError::NotSent(error)) => Unreachable::new(&error).into(),
+            // Such as that its store is full: the next attempt comes after a pause.
+            error @ Self::Refused(_) => Unreachable::new(&error).into(),
             error => NetworkError::new(&error).into(),
         }
     }
