@@ -58,6 +58,14 @@ impl Reserved<'_> {
     }
 }
 
+/// The space that records of some length have, in this store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Room {
+    pub(super) bytes: u64,
+    /// Whether it is a block of its own, and not a unit of an extent.
+    pub(super) is_long: bool,
+}
+
 /// A unit that was taken, for later: that of an extent, or a long record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SetAside {
@@ -290,7 +298,7 @@ impl Space {
     /// Marks the record at `offset` as used. Returns false if no record can be there, or it is marked already. In an extent that is not sealed every
     /// record in use is marked.
     pub(crate) fn mark_record(&self, offset: u64, len: u64) -> bool {
-        match Class::of_record(len).filter(|_| len <= self.unit_bytes_max()) {
+        match self.class_of(len) {
             Some(class) => self.mark(offset, class),
             None => self.long_records.mark(offset, Some(len)),
         }
@@ -347,7 +355,7 @@ impl Space {
 
     /// Releases a record that no reader finds any more.
     pub(crate) fn release_record(&self, offset: u64, len: u64) {
-        match Class::of_record(len).filter(|_| len <= self.unit_bytes_max()) {
+        match self.class_of(len) {
             Some(class) => {
                 if let Some((extent, unit)) = self.find(offset, class) {
                     self.release(extent, unit);
@@ -378,6 +386,19 @@ impl Space {
         if quarter < 256 << 10 { quarter } else { 256 << 10 }
     }
 
+    /// The space that a record of `len` bytes has.
+    pub(super) fn room_of(&self, len: u64) -> Room {
+        match self.class_of(len).and_then(Class::record_bytes) {
+            Some(bytes) => Room { bytes, is_long: false },
+            None => Room { bytes: LongRecords::block_bytes(len), is_long: true },
+        }
+    }
+
+    /// The class of a record of `len` bytes; `None` if it has a block of its own.
+    fn class_of(&self, len: u64) -> Option<Class> {
+        Class::of_record(len).filter(|_| len <= self.unit_bytes_max())
+    }
+
     /// Lets each group of threads choose the extents it takes from anew, because much space was released.
     pub(crate) fn search_anew(&mut self) {
         for shard in &mut self.shards {
@@ -391,7 +412,7 @@ impl Space {
         heap: &Heap<P>,
         len: u64,
     ) -> Result<Reserved<'_>, WriteError> {
-        match Class::of_record(len).filter(|_| len <= self.unit_bytes_max()) {
+        match self.class_of(len) {
             Some(class) => self.reserve_unit(heap, class),
             None if len <= RECORD_BYTES_MAX => self.reserve_long_record(heap, len),
             None => Err(WriteError::TooLong { len_bytes: len, max_bytes: RECORD_BYTES_MAX }),

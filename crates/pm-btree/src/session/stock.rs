@@ -2,7 +2,7 @@
 
 use super::classes::Class;
 use super::session::Session;
-use super::space::{Reserved, SetAside};
+use super::space::{Reserved, Room, SetAside};
 use crate::error::WriteError;
 use pm_core::Pmem;
 use std::cell::RefCell;
@@ -12,29 +12,25 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
     nodes: RefCell<Vec<SetAside>>,
-    /// Records by the length that they were taken for.
-    records: RefCell<BTreeMap<u64, Vec<SetAside>>>,
-}
-
-/// The least length of which each record of `len` bytes has room for.
-fn key_of(len: u64) -> u64 {
-    Class::of_record(len).and_then(Class::record_bytes).unwrap_or(len)
+    records: RefCell<BTreeMap<Room, Vec<SetAside>>>,
 }
 
 impl Stock {
-    fn take_record(&self, len: u64) -> Option<SetAside> {
-        self.records.borrow_mut().get_mut(&key_of(len))?.pop()
+    /// Takes what has exactly this room: a record has the class or the block of its length, which its release and an open rely on.
+    fn take_record(&self, room: Room) -> Option<SetAside> {
+        self.records.borrow_mut().get_mut(&room)?.pop()
     }
 
     /// Takes a record that has room for `len` bytes.
     fn take_at_least(&self, len: u64) -> Option<SetAside> {
-        self.records.borrow_mut().range_mut(len..).find_map(|(_, units)| units.pop())
+        let least = Room { bytes: len, is_long: false };
+        self.records.borrow_mut().range_mut(least..).find_map(|(_, units)| units.pop())
     }
 
     /// Sets a record of `len` bytes aside.
     pub(crate) fn add_record<P: Pmem>(&self, session: &Session<P>, len: u64) -> Result<(), WriteError> {
         let record = session.space.reserve_record(&session.heap, len)?;
-        self.records.borrow_mut().entry(key_of(len)).or_default().push(record.set_aside());
+        self.records.borrow_mut().entry(session.space.room_of(len)).or_default().push(record.set_aside());
         Ok(())
     }
 
@@ -47,7 +43,7 @@ impl Stock {
 
     /// Releases a record of `len` bytes that is not needed any more.
     pub(crate) fn release_record<P: Pmem>(&self, session: &Session<P>, len: u64) {
-        drop(self.take_record(len).map(|unit| session.space.resume(unit)));
+        drop(self.take_record(session.space.room_of(len)).map(|unit| session.space.resume(unit)));
     }
 
     /// Releases all.
@@ -77,10 +73,11 @@ impl<'c, P: Pmem> Supply<'c, P> {
 
     /// Takes a record of at least `len` bytes.
     pub(crate) fn record(&self, len: u64) -> Result<Reserved<'c>, WriteError> {
-        let set_aside = self.stock.and_then(|stock| stock.take_record(len));
+        let space = &self.session.space;
+        let set_aside = self.stock.and_then(|stock| stock.take_record(space.room_of(len)));
         match set_aside {
-            Some(unit) => Ok(self.session.space.resume(unit)),
-            None => self.session.space.reserve_record(&self.session.heap, len),
+            Some(unit) => Ok(space.resume(unit)),
+            None => space.reserve_record(&self.session.heap, len),
         }
     }
 

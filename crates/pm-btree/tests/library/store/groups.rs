@@ -255,6 +255,116 @@ fn updates_of_one_key_need_no_more_room() {
     assert_eq!(used(), before, "what was set aside is free again");
 }
 
+/// Values of these lengths for these keys, all in one group, are there after it is committed, and after an open.
+fn check_lengths(changes: &[(u64, usize)]) {
+    let options = options(8).extent_bytes(4096);
+    let region = Arc::new(Region::anonymous(1 << 20).unwrap());
+    let store = Store::format(any_pmem(Arc::clone(&region)), &options).unwrap();
+    let expected: BTreeMap<u64, Vec<u8>> =
+        (1..).zip(changes).map(|(byte, (key, len))| (*key, vec![byte; *len])).collect();
+    let check = |store: &CountedStore, when: &str| {
+        assert!(store.check().unwrap().is_sound(), "{changes:?}, {when}");
+        let table = store.table::<u64, &[u8]>("t").unwrap();
+        assert_eq!(table.len().unwrap(), expected.len() as u64, "{changes:?}, {when}");
+        for (key, value) in &expected {
+            let found = table.get(*key).unwrap().is_some_and(|found| found.value() == value);
+            assert!(found, "{changes:?}, {when}: the value of {key}");
+        }
+    };
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    for (byte, (key, len)) in (1..).zip(changes) {
+        table.insert_grouped(*key, &vec![byte; *len]).unwrap();
+    }
+    assert_eq!(store.grouped_len(), changes.len());
+    store.sync().unwrap();
+    check(&store, "after the commit");
+    drop(table);
+    store.close().unwrap();
+    let store = Store::attach(any_pmem(region), &options).unwrap();
+    check(&store, "after an open");
+    assert_eq!(store.heap().blocks(), store.blocks());
+}
+
+/// What must not happen: one of two values of almost the same length gets the block of the other, which is shorter, and overwrites what follows it.
+/// In extents of this length values of more than about 1,000 bytes have blocks of their own.
+#[test]
+fn values_of_a_group_have_blocks_of_their_lengths() {
+    check_lengths(&[(1, 4610), (2, 5120)]);
+    check_lengths(&[(2, 5120), (1, 4610)]);
+    check_lengths(&[(1, 4610), (1, 5120)]);
+    check_lengths(&[(1, 5120), (1, 4610)]);
+    // One has a unit of an extent, and the other one a block.
+    check_lengths(&[(1, 985), (2, 1000)]);
+    check_lengths(&[(1, 1000), (2, 985)]);
+    check_lengths(&[(1, 1000), (1, 985), (2, 1000), (2, 1100), (1, 1024), (1, 1025)]);
+}
+
+/// A length around one at which the space of a record changes its kind or size.
+fn length_at_a_limit(random: &mut fastrand::Rng) -> usize {
+    let limit = random.choice([0, 48, 992, 1024, 1152, 2048, 4096, 4608, 4672, 5120]).unwrap();
+    (limit + random.usize(..72)).saturating_sub(36)
+}
+
+/// Random changes in groups of entries with keys and values of lengths around all limits, against a map, with opens in between. The keys differ at
+/// their ends, so that separators are as long.
+fn check_random_lengths<K: Key>(name: &str, seed: u64, with_key: impl Fn(u64, &mut dyn FnMut(K::View<'_>))) {
+    let options = options(64).node_slots(4).extent_bytes(4096);
+    let region = Arc::new(Region::anonymous(4 << 20).unwrap());
+    let mut store = Store::format(any_pmem(Arc::clone(&region)), &options).unwrap();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut model = BTreeMap::new();
+    for round in 0..12 {
+        let when = format!("{name}, seed {seed}, round {round}");
+        let table = store.table::<K, &[u8]>(name).unwrap();
+        for _ in 0..random.usize(..80) {
+            let number = random.u64(..60);
+            let value = vec![random.u8(..); length_at_a_limit(&mut random)];
+            with_key(number, &mut |key| match random.u8(..8) {
+                0 => {
+                    table.remove_grouped(key).unwrap();
+                    model.remove(&number);
+                }
+                1 => {
+                    table.insert(key, &value).unwrap();
+                    model.insert(number, value.clone());
+                }
+                _ => {
+                    table.insert_grouped(key, &value).unwrap();
+                    model.insert(number, value.clone());
+                }
+            });
+        }
+        store.sync().unwrap();
+        let check = |store: &CountedStore, table: &Table<K, &[u8], AnyPmem<'static>>| {
+            assert!(store.check().unwrap().is_sound(), "{when}");
+            assert_eq!(table.len().unwrap(), model.len() as u64, "{when}");
+            for (number, value) in &model {
+                with_key(*number, &mut |key| {
+                    let found = table.get(key).unwrap().is_some_and(|found| found.value() == value);
+                    assert!(found, "{when}: the value of {number}");
+                });
+            }
+        };
+        check(&store, &table);
+        drop(table);
+        store.close().unwrap();
+        store = Store::attach(any_pmem(Arc::clone(&region)), &options).unwrap();
+        check(&store, &store.table::<K, &[u8]>(name).unwrap());
+        assert_eq!(store.heap().blocks(), store.blocks(), "{when}");
+    }
+}
+
+#[test]
+fn values_and_keys_of_all_lengths_are_those_of_a_map() {
+    for seed in 0..8 {
+        check_random_lengths::<u64>("words", seed, |number, with| with(number));
+        check_random_lengths::<&str>("strings", seed, |number, with| {
+            let len = length_at_a_limit(&mut fastrand::Rng::with_seed(number));
+            with(&format!("{:<len$}{number:02}", "key"));
+        });
+    }
+}
+
 /// Makes the entry of a key name the record of another one, with a right seal.
 fn share_record(pmem: &Region, key: u64, other: u64) {
     let bytes = image(pmem);
