@@ -164,6 +164,37 @@ fn leaf_at_the_edge_stays() {
     assert!(store.stats().unwrap().used_bytes <= before + 2 * 2048);
 }
 
+/// All leaves that one call leaves empty leave the tree with it, however many, and however they lie beside one another.
+#[test]
+fn leaves_that_one_batch_leaves_empty_are_unlinked() {
+    const KEYS: u64 = 3_000;
+    // Which keys stay: none, those of the last leaves, and one of 200.
+    let stays: [fn(u64) -> bool; 3] = [|_| false, |key| key >= 2_980, |key| key % 200 == 7];
+    for (number, stays) in stays.into_iter().enumerate() {
+        for slots in [4, 12] {
+            let options = small().node_slots(slots).empty_leaves(8).removal_batch(1 << 20);
+            let store = format(4 << 20, &options);
+            let table = store.table::<u64, u64>("t").unwrap();
+            (0..KEYS).for_each(|key| assert!(table.insert(key, key).unwrap()));
+            let before = store.check().unwrap().leaves;
+            if number == 0 {
+                assert_eq!(table.remove_range(..).unwrap(), KEYS);
+            } else {
+                let mut batch = store.batch();
+                (0..KEYS).filter(|key| !stays(*key)).for_each(|key| batch.remove(&table, key).unwrap());
+                batch.commit().unwrap();
+            }
+            let report = store.check().unwrap();
+            assert!(report.leaves < 70, "{number}, {slots}: {} leaves of {before}", report.leaves);
+            assert!(report.is_sound(), "{number}, {slots}: {report:?}");
+            let keys: Vec<u64> = table.range(..).map(|entry| entry.unwrap().0.value()).collect();
+            assert!(keys.into_iter().eq((0..KEYS).filter(|key| stays(*key))), "{number}, {slots}");
+            let store = killed(&store, &options);
+            assert!(store.check().unwrap().is_sound(), "{number}, {slots}");
+        }
+    }
+}
+
 /// Random changes of few keys in many leaves, against a map, with opens after kills and closes.
 fn check_random(name: &str, key_of: impl Fn(u64) -> Vec<u8>, seed: u64) {
     let options = small();
