@@ -63,6 +63,38 @@ fn table_that_cannot_be_created_takes_no_space() {
     assert_eq!(store.stats().unwrap().used_bytes, before);
 }
 
+/// What must not happen: a batch that fails takes space, because the leaves that it has split off stay although they have no entries.
+#[test]
+fn batch_that_fails_takes_no_space() {
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    let format = || Store::format(any(Region::anonymous(256 << 10).unwrap()), &options).unwrap();
+    let fill = |table: &Table<u64, u64, AnyPmem<'static>>| {
+        (0..).find(|key| table.insert(3_000_000 + key, 1).is_err()).unwrap()
+    };
+    let of_new = fill(&format().table("b").unwrap());
+    let store = format();
+    let (a, b) = (store.table::<u64, u64>("a").unwrap(), store.table::<u64, u64>("b").unwrap());
+    assert!(a.insert(1_000_000, 1).unwrap() && b.insert(1_000_000, 1).unwrap());
+    let before = store.check().unwrap().leaves;
+    for attempt in 0..3 {
+        let mut batch = store.batch();
+        (0..300).for_each(|key| batch.insert(&a, 2_000_000 + key, key).unwrap());
+        // All entries of this leaf move.
+        (0..300).for_each(|key| batch.insert(&a, key, key).unwrap());
+        (0..100_000).for_each(|key| batch.insert(&b, 2_000_000 + key, key).unwrap());
+        let error = batch.commit().unwrap_err();
+        assert!(matches!(error, WriteError::Full), "{error}");
+        let report = store.check().unwrap();
+        assert!(report.leaves < before + 32, "{attempt}: {before}, then {} leaves", report.leaves);
+        assert!(report.is_sound(), "{attempt}: {report:?}");
+        assert_eq!((a.len().unwrap(), b.len().unwrap()), (1, 1));
+        assert_eq!(a.get(1_000_000).unwrap().unwrap().value(), 1);
+    }
+    let keys = fill(&b);
+    assert!(keys * 100 >= of_new * 90, "{keys} keys, and {of_new} in a new store");
+    assert!(store.check().unwrap().is_sound());
+}
+
 /// The pool is full, and there is space only in extents of before the open. A record of another length that waited for a reader does not help.
 #[test]
 fn full_store_ends_the_sweep_also_if_a_record_waits() {
