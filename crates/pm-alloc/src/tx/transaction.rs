@@ -27,6 +27,7 @@ pub struct Tx<'p, P: Pmem = Region> {
     lane: Option<LaneGuard<'p>>,
     /// Whether stores to new blocks need a fence before the commit.
     has_unfenced_stores: bool,
+    may_grow: bool,
     durability: Durability,
     brand: PhantomData<fn(&'p ()) -> &'p ()>,
 }
@@ -59,6 +60,12 @@ pub(crate) fn run<P: Pmem, R, E: From<TxError>>(
 }
 
 impl<'p, P: Pmem> Tx<'p, P> {
+    /// Lets later allocations of this transaction fail if there is no room, although the heap [may grow](crate::HeapOptions::max_bytes): for a program
+    /// that can make room first.
+    pub const fn forbid_growth(&mut self) {
+        self.may_grow = false;
+    }
+
     /// Allocates a block and writes `value` to it. The block is allocated when the transaction commits; the transaction may store links to it
     /// anywhere.
     ///
@@ -312,7 +319,8 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     pub(super) const fn new(parts: &'p HeapParts<P>, lists: &'p mut TxLists, durability: Durability) -> Self {
-        Self { parts, lists, lane: None, has_unfenced_stores: false, durability, brand: PhantomData }
+        let (lane, has_unfenced_stores, may_grow) = (None, false, true);
+        Self { parts, lists, lane, has_unfenced_stores, may_grow, durability, brand: PhantomData }
     }
 
     /// Commits: adds headers and roots to the write set, fences the stores to new blocks, commits through a lane, and settles reservations and freed
@@ -403,7 +411,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
     }
 
     /// Reserves an extent with room for a block. Tries this thread's arena first, then other arenas and unused chunks. If that fails, retires idle
-    /// lanes at two fences, so that blocks leave quarantine, and tries again. If that fails, too, grows the heap, if it may grow.
+    /// lanes at two fences, so that blocks leave quarantine, and tries again. If that fails, too, grows the heap, if it and the transaction may.
     fn find_room(&self, lines: u64, align_bytes: u64) -> Result<Reservation, TxError> {
         let (space, log, pmem) = (&self.parts.space, &self.parts.log, &self.parts.pmem());
         if let Some(found) = space.reserve_own(pmem, lines, align_bytes, log.recent_checkpoint_lsn()) {
@@ -420,7 +428,7 @@ impl<'p, P: Pmem> Tx<'p, P> {
             };
             match found {
                 Err(SpaceError::Full { .. } | SpaceError::TooLong { .. })
-                    if self.parts.grow_for(lines, chunk_count)? => {}
+                    if self.may_grow && self.parts.grow_for(lines, chunk_count)? => {}
                 found => return Ok(found?),
             }
         }

@@ -348,13 +348,13 @@ impl<P: Pmem> Store<P> {
         let mut catalogue = self.shared.catalogue.write().unwrap_or_else(PoisonError::into_inner);
         if !catalogue.tables.contains_key(name) {
             let described = Described::of::<K, V>();
-            let was_done = self.shared.sweep.is_done();
             let Shared { session, sweep, .. } = &*self.shared;
-            match catalogue.create(session, name, &described) {
-                Err(TableError::Write(WriteError::Full)) if !was_done && sweep.complete(session)? => {
-                    catalogue.create(session, name, &described)?;
+            let mut room = sweep.room();
+            loop {
+                match catalogue.create(session, name, &described) {
+                    Err(TableError::Write(error)) if room.make(session, &error)? => (),
+                    created => break created?,
                 }
-                created => created?,
             }
         }
         drop(catalogue);

@@ -2,7 +2,7 @@
 //!
 //! An open does not wait for it. Until it has ended, changes take space from new extents, and entries of leaves that it has not visited are not
 //! counted. It goes on in steps: an open takes one, and changes take others after an extent was added. What needs the result completes it: the length
-//! of a table, statistics, and a change that finds the pool full.
+//! of a table, statistics, and a change that finds the pool full. Only then does the pool grow, if it may.
 //!
 //! If a leaf cannot be read, or has a corrupted entry, the sweep never ends: the space that existed at the open is not reused, so that a repair can
 //! find the entries in it, and the next open verifies all leaves again.
@@ -119,6 +119,7 @@ impl Sweep {
         let mut left = count;
         while left > 0 && !self.is_done() {
             let Some(tree) = rest.trees.last() else {
+                session.space.allow_growth();
                 if !rest.has_failed {
                     session.epochs.end_verification(&session.pmem());
                     session.space.unseal();
@@ -174,7 +175,12 @@ impl Room<'_> {
             return Ok(true);
         }
         let is_waiting = is_full || matches!(error, WriteError::Unverified { .. });
-        Ok(is_waiting && core::mem::replace(&mut self.may_sweep, false) && self.sweep.complete(session)?)
+        if !is_waiting || !core::mem::replace(&mut self.may_sweep, false) {
+            return Ok(false);
+        }
+        // The heap may grow now, also if the sweep was stopped.
+        let may_grow = session.heap.max_bytes() > session.pmem().len_bytes();
+        Ok(self.sweep.complete(session)? || is_full && may_grow)
     }
 }
 

@@ -97,7 +97,8 @@ pub(super) fn read_rows<P: Pmem>(heap: &Heap<P>) -> Result<Rows, OpenError> {
     })
 }
 
-/// Allocates a block, and stores a row for it. `is_zeroed`: the bytes of the block become 0. Returns its offset.
+/// Allocates a block, and stores a row for it. `is_zeroed`: the bytes of the block become 0. `may_grow`: if there is no room, the heap grows, if it may.
+/// Returns the offset of the block.
 ///
 /// # Durability
 /// One transaction of the heap: a crash leaves both or neither.
@@ -107,8 +108,12 @@ pub(super) fn add_block<P: Pmem>(
     bytes: u64,
     content: Content,
     is_zeroed: bool,
+    may_grow: bool,
 ) -> Result<u64, WriteError> {
     let added = heap.transaction(|tx| {
+        if !may_grow {
+            tx.forbid_growth();
+        }
         let extent: Link<'_, u8> = if is_zeroed { tx.alloc_zeroed(bytes)? } else { tx.alloc_uninit(bytes)? };
         if matches!(content, Content::LongRecord { .. }) {
             require_feature(tx)?;

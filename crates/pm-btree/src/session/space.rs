@@ -10,7 +10,7 @@ use super::extent_table::{Content, Rows, add_block, free_block, read_rows};
 use super::long_records::{LongRecord, LongRecords};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::node::{FRAMES_PER_EXTENT, FrameId, RECORD_BYTES_MAX};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use pm_alloc::Heap;
 use pm_core::{Domain, Pmem};
@@ -109,6 +109,7 @@ pub(crate) struct Space {
     growth: Mutex<Growth>,
     /// The extents that were added since the last [call](Self::take_added).
     added: AtomicU64,
+    may_grow: AtomicBool,
     /// A zeroed row of the table of extents: what it has named is not known.
     lost_row: Option<Corruption>,
 }
@@ -219,6 +220,7 @@ impl Space {
                 by_class: vec![Vec::new(); CLASS_COUNT],
             }),
             added: AtomicU64::new(0),
+            may_grow: AtomicBool::new(false),
             lost_row: None,
         }
     }
@@ -330,6 +332,11 @@ impl Space {
             }
         }
         self.long_records.unseal();
+    }
+
+    /// Lets the heap grow, if it may: every leaf was visited, so that there is no more room without that.
+    pub(crate) fn allow_growth(&self) {
+        self.may_grow.store(true, Ordering::Relaxed);
     }
 
     /// Queues an extent that has become empty.
@@ -530,13 +537,13 @@ impl Space {
         self.return_emptied(heap, growth, true)?;
         // Nodes are zeroed, so that leftovers do not look like corrupted entries; the transaction fences the zeros.
         let is_zeroed = content == Content::Extent(Class::NODES);
-        let row = growth.next_row();
-        let offset = match add_block(heap, row, bytes, content, is_zeroed) {
+        let may_grow = self.may_grow.load(Ordering::Relaxed);
+        let add = |row| add_block(heap, row, bytes, content, is_zeroed, may_grow);
+        let mut row = growth.next_row();
+        let offset = match add(row) {
             Err(WriteError::Full) if self.return_emptied(heap, growth, false)? > 0 => {
-                let row = growth.next_row();
-                let offset = add_block(heap, row, bytes, content, is_zeroed)?;
-                growth.use_row();
-                return Ok((row, offset));
+                row = growth.next_row();
+                add(row)?
             }
             added => added?,
         };

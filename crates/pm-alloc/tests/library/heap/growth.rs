@@ -48,6 +48,26 @@ fn refused_alignment_does_not_grow_the_file() {
     assert_eq!(file_bytes(&path), MIB);
 }
 
+/// A transaction that forbids growth fails in a full heap, and the next one grows it.
+#[test]
+fn transaction_that_forbids_growth_does_not_grow_the_file() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("heap.pm");
+    let heap = Heap::create(&path, MIB, &options().max_bytes(4 * MIB)).unwrap();
+    let alloc_in_place = || {
+        heap.transaction(|tx| {
+            tx.forbid_growth();
+            tx.alloc_uninit::<u8>(8000).map(drop)
+        })
+    };
+    let refused = (0..1 << 20).find_map(|_| alloc_in_place().err()).unwrap();
+    assert!(matches!(refused, TxError::Space(SpaceError::Full { .. })), "{refused:?}");
+    assert_eq!(file_bytes(&path), MIB);
+    alloc(&heap, 8000, 64).unwrap();
+    assert!(file_bytes(&path) > MIB);
+    alloc_in_place().unwrap();
+}
+
 /// A greatest length with too many chunks is refused before the file has its name.
 #[test]
 fn refused_greatest_length_leaves_no_file() {

@@ -190,3 +190,69 @@ fn store_grows_at_each_open_that_lets_it() {
     (1..20_000).for_each(|key| assert_eq!(table.get(key).unwrap().unwrap().value(), value(key)));
     assert_eq!(store.stats().unwrap().pool_bytes, 16 * MIB);
 }
+
+/// What must not happen: each session takes a new extent for its first record, because the sweep has not ended, until the file has its greatest length
+/// although nearly all of it is free.
+#[test]
+fn short_sessions_do_not_grow_the_file() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("store.pm");
+    let store = Store::create(&path, MIB, &options(8 * MIB)).unwrap();
+    let many = store.table::<u64, u64>("many").unwrap();
+    (0..3000).for_each(|key| assert!(many.insert(key, key).unwrap()));
+    drop(many);
+    store.close().unwrap();
+    for session in 0..150_u64 {
+        let store = Store::open(&path, &options(8 * MIB)).unwrap();
+        let table = store.table::<u64, &[u8]>("t").unwrap();
+        assert_eq!(table.insert(7, &[session as u8; 100]).unwrap(), session == 0);
+        drop(table);
+        store.close().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), MIB, "after {session} sessions");
+    }
+    let store = Store::open(&path, &options(8 * MIB)).unwrap();
+    assert_eq!(store.table::<u64, &[u8]>("t").unwrap().get(7).unwrap().unwrap().value(), [149; 100]);
+    assert_eq!(store.table_len("many").unwrap(), Some(3000));
+    assert!(store.check().unwrap().is_sound());
+}
+
+/// A corrupted entry keeps the sweep from ending. The space of before the open is not used again then, and the store grows: by single changes, groups,
+/// batches, and new tables.
+#[test]
+fn store_with_a_corrupted_entry_grows() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("store.pm");
+    let store = Store::create(&path, MIB, &options(0)).unwrap();
+    let many = store.table::<u64, u64>("many").unwrap();
+    (0..3000).for_each(|key| assert!(many.insert(key, key).unwrap()));
+    drop(many);
+    let full = store.table::<u64, &[u8]>("full").unwrap();
+    let mut keys = (0..).map_while(|key| full.insert(key, &value(key)).ok());
+    assert!(keys.by_ref().count() > 100);
+    drop(full);
+    store.close().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let word = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+    let is_value = |at: &usize| word(*at) == 1500 && word(at + 24) & 7 == 1;
+    let entry = (0..bytes.len()).step_by(32).find(is_value).unwrap();
+    bytes[entry + 8] ^= 1;
+    for number in 0..4 {
+        fs::write(&path, &bytes).unwrap();
+        let options = options(8 * MIB).sweep_at_open(0).group_commits(8);
+        let store = Store::open(&path, &options).unwrap();
+        let full = store.table::<u64, &[u8]>("full").unwrap();
+        match number {
+            0 => (10_000..10_300).for_each(|key| assert!(full.insert(key, &value(key)).unwrap())),
+            1 => (10_000..10_300).for_each(|key| full.insert_grouped(key, &value(key)).unwrap()),
+            2 => {
+                let mut batch = store.batch();
+                (10_000..10_300).for_each(|key| batch.insert(&full, key, &value(key)).unwrap());
+                batch.commit().unwrap();
+            }
+            _ => (0..300).for_each(|table| drop(store.table::<u64, u64>(&table.to_string()).unwrap())),
+        }
+        store.sync().unwrap();
+        store.table_len("many").expect_err("the corrupted entry was found");
+        assert!(fs::metadata(&path).unwrap().len() > MIB, "{number}");
+    }
+}
