@@ -148,6 +148,79 @@ fn changes_are_held_off_while_leaves_are_unlinked() {
     }
 }
 
+/// Fences that take so many milliseconds, in threads with this name or in all.
+struct SlowFences {
+    only_in: Option<&'static str>,
+    ms: u64,
+}
+
+impl<R: Pmem> Hook<R> for SlowFences {
+    fn fence(&self, region: &R) -> Result<(), FenceError> {
+        if self.only_in.is_none() || self.only_in == std::thread::current().name() {
+            std::thread::sleep(Duration::from_millis(self.ms));
+        }
+        region.fence()
+    }
+}
+
+/// A queue does not grow either if fences take a millisecond, as in an ordinary file, and other threads always have a change in progress.
+#[test]
+fn queue_beside_slow_changes_does_not_grow() {
+    let slow = Arc::new(SlowFences { only_in: None, ms: 1 });
+    let region = Hooked::new(Region::anonymous(1 << 20).unwrap(), slow);
+    let store = Store::format(any(region), &small()).unwrap();
+    let queue = store.table::<u64, u64>("queue").unwrap();
+    let other = store.table::<u64, u64>("other").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (other, is_over) = (&other, &is_over);
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let mut number = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    other.insert(thread, number).unwrap();
+                    number += 1;
+                }
+            });
+        }
+        for number in 0..1000 {
+            assert!(queue.insert(number, number).unwrap());
+            if number >= 5 {
+                assert_eq!(queue.pop_first().unwrap().unwrap().0.value(), number - 5);
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let report = store.check().unwrap();
+    assert!(report.leaves < 100, "{} leaves", report.leaves);
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// Leaves that could not be unlinked, because another thread had a change in progress all the time, leave the tree at the close.
+#[test]
+fn deferred_leaves_are_unlinked_at_a_close() {
+    let region = Arc::new(Region::anonymous(1 << 20).unwrap());
+    let slow = Arc::new(SlowFences { only_in: Some("slow"), ms: 1000 });
+    let store = Store::format(any(Hooked::new(Arc::clone(&region), slow)), &small()).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    (0..80).for_each(|key| assert!(table.insert(key, key).unwrap()));
+    let deferred = std::thread::scope(|scope| {
+        let change = || assert!(!table.insert(79, 0).unwrap());
+        let thread = std::thread::Builder::new().name("slow".to_owned()).spawn_scoped(scope, change).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        (0..70).for_each(|key| assert!(table.remove(key).unwrap()));
+        assert!(!thread.is_finished(), "the other change has ended");
+        store.check().unwrap().leaves
+    });
+    assert!(deferred > 15, "{deferred} leaves");
+    drop(table);
+    store.close().unwrap();
+    let store = Store::attach(any(region), &small()).unwrap();
+    let report = store.check().unwrap();
+    assert!(report.leaves < 12 && report.is_sound(), "{} of {deferred} leaves", report.leaves);
+    assert_eq!(store.table_len("t").unwrap(), Some(10));
+}
+
 /// The last leaf is not unlinked and made again each time when entries are pushed and popped at its edge.
 #[test]
 fn leaf_at_the_edge_stays() {
