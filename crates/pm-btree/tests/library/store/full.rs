@@ -6,6 +6,8 @@ use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+type Words = Table<u64, u64, AnyPmem<'static>>;
+
 /// A full store takes more entries once it has grown, several times, and keeps all of them over the next open. A size that is too small changes nothing.
 #[test]
 fn full_store_grows() {
@@ -68,9 +70,7 @@ fn table_that_cannot_be_created_takes_no_space() {
 fn batch_that_fails_takes_no_space() {
     let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
     let format = || Store::format(any(Region::anonymous(256 << 10).unwrap()), &options).unwrap();
-    let fill = |table: &Table<u64, u64, AnyPmem<'static>>| {
-        (0..).find(|key| table.insert(3_000_000 + key, 1).is_err()).unwrap()
-    };
+    let fill = |table: &Words| (0..).find(|key| table.insert(3_000_000 + key, 1).is_err()).unwrap();
     let of_new = fill(&format().table("b").unwrap());
     let store = format();
     let (a, b) = (store.table::<u64, u64>("a").unwrap(), store.table::<u64, u64>("b").unwrap());
@@ -226,7 +226,7 @@ fn space_of_removed_values_serves_other_lengths() {
 /// The space of leaves serves values after a close, which nothing but the leaves had filled, however the entries were removed.
 #[test]
 fn space_of_leaves_serves_values_after_a_close() {
-    let removals: [fn(&Table<u64, u64, AnyPmem<'static>>); 2] = [
+    let removals: [fn(&Words); 2] = [
         |short| assert!(short.retain(|_, _| false).unwrap() > 0),
         |short| assert!(short.remove_range(..).unwrap() > 0),
     ];
