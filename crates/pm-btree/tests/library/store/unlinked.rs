@@ -148,26 +148,50 @@ fn changes_are_held_off_while_leaves_are_unlinked() {
     }
 }
 
-/// Fences that take so many milliseconds, in threads with this name or in all.
-struct SlowFences {
-    only_in: Option<&'static str>,
-    ms: u64,
-}
+/// Fences that take a millisecond.
+struct SlowFences;
 
 impl<R: Pmem> Hook<R> for SlowFences {
     fn fence(&self, region: &R) -> Result<(), FenceError> {
-        if self.only_in.is_none() || self.only_in == std::thread::current().name() {
-            std::thread::sleep(Duration::from_millis(self.ms));
+        std::thread::sleep(Duration::from_millis(1));
+        region.fence()
+    }
+}
+
+/// Fences of a thread with this name, which do not end before the gate is open.
+const GATED: &str = "gated";
+
+#[derive(Default)]
+struct Gate {
+    is_open: AtomicBool,
+    is_reached: AtomicBool,
+}
+
+impl<R: Pmem> Hook<R> for Gate {
+    fn fence(&self, region: &R) -> Result<(), FenceError> {
+        if std::thread::current().name() == Some(GATED) {
+            self.is_reached.store(true, Ordering::Relaxed);
+            while !self.is_open.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         region.fence()
+    }
+}
+
+/// Opens the gate, also when the test panics.
+struct Opens(Arc<Gate>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.0.is_open.store(true, Ordering::Relaxed);
     }
 }
 
 /// A queue does not grow either if fences take a millisecond, as in an ordinary file, and other threads always have a change in progress.
 #[test]
 fn queue_beside_slow_changes_does_not_grow() {
-    let slow = Arc::new(SlowFences { only_in: None, ms: 1 });
-    let region = Hooked::new(Region::anonymous(1 << 20).unwrap(), slow);
+    let region = Hooked::new(Region::anonymous(1 << 20).unwrap(), Arc::new(SlowFences));
     let store = Store::format(any(region), &small()).unwrap();
     let queue = store.table::<u64, u64>("queue").unwrap();
     let other = store.table::<u64, u64>("other").unwrap();
@@ -200,16 +224,19 @@ fn queue_beside_slow_changes_does_not_grow() {
 #[test]
 fn deferred_leaves_are_unlinked_at_a_close() {
     let region = Arc::new(Region::anonymous(1 << 20).unwrap());
-    let slow = Arc::new(SlowFences { only_in: Some("slow"), ms: 1000 });
-    let store = Store::format(any(Hooked::new(Arc::clone(&region), slow)), &small()).unwrap();
+    let gate = Arc::new(Gate::default());
+    let hooked = Hooked::new(Arc::clone(&region), Arc::clone(&gate));
+    let store = Store::format(any(hooked), &small()).unwrap();
     let table = store.table::<u64, u64>("t").unwrap();
     (0..80).for_each(|key| assert!(table.insert(key, key).unwrap()));
     let deferred = std::thread::scope(|scope| {
         let change = || assert!(!table.insert(79, 0).unwrap());
-        let thread = std::thread::Builder::new().name("slow".to_owned()).spawn_scoped(scope, change).unwrap();
-        std::thread::sleep(Duration::from_millis(50));
+        let _opens = Opens(Arc::clone(&gate));
+        std::thread::Builder::new().name(GATED.to_owned()).spawn_scoped(scope, change).unwrap();
+        while !gate.is_reached.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         (0..70).for_each(|key| assert!(table.remove(key).unwrap()));
-        assert!(!thread.is_finished(), "the other change has ended");
         store.check().unwrap().leaves
     });
     assert!(deferred > 15, "{deferred} leaves");
