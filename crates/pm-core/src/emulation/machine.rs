@@ -97,6 +97,9 @@ impl Dram {
 fn typical(access: &mut dyn FnMut(u64, &mut [u8])) -> Cost {
     /// A prime number of pages.
     const STRIDE: u64 = 7919 * 4096;
+    const SAMPLES: usize = 201;
+    /// More than the memory's buffers take in.
+    const TOGETHER: u64 = 256;
     let mut bytes = [0; LONG * LINE];
     let mut offset = 0;
     let mut median_of = |len: usize, together: u64| {
@@ -108,8 +111,8 @@ fn typical(access: &mut dyn FnMut(u64, &mut [u8])) -> Cost {
             }
             (ticks_after_loads() - begin) / together
         };
-        let mut times: Vec<u64> = (0..1001).map(timed).collect();
-        *times.select_nth_unstable(500).1 as f64
+        let mut times: Vec<u64> = (0..SAMPLES).map(timed).collect();
+        *times.select_nth_unstable(SAMPLES / 2).1 as f64
     };
-    Cost::through(median_of(LINE, 1), median_of(LONG * LINE, 16), LONG as u64)
+    Cost::through(median_of(LINE, 1), median_of(LONG * LINE, TOGETHER), LONG as u64)
 }
