@@ -98,7 +98,7 @@ pub(crate) fn run(
         let is_wanted = |name: &str| !cli.quick || figures::OF_QUICK_PROGRAMS.contains(&name);
         of(group).into_iter().filter(|technology| is_wanted(&technology.name)).collect()
     };
-    points.extend(databases(&mut journal, &of("fig8/"), runs, &mut report)?);
+    points.extend(databases(&mut journal, &of_programs("fig8/"), runs, &mut report)?);
     points.extend(queries(&mut journal, &of_programs("fig8/"), runs, &mut report)?);
     points.extend(files(&mut journal, &of_programs("files/"), runs, cli.quick, &mut report)?);
     points.extend(paging(&mut journal, &of("fig9/"), runs, &mut report)?);
