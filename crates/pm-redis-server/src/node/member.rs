@@ -5,7 +5,7 @@ use super::proposer::{Proposal, propose};
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
 use openraft::error::{Fatal, RaftError};
-use openraft::{BasicNode, Raft, RaftMetrics};
+use openraft::{BasicNode, LogId, Raft, RaftMetrics};
 use pm_openraft::{StateReader, Storage};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -53,10 +53,12 @@ const PROPOSALS: usize = 64 << 10;
 /// The outcome of a write that was submitted. The memory of one that was sent to another node is taken until this is awaited or dropped.
 pub(crate) type Submitted = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Bounds on clients.
+/// Bounds on clients and the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) clients: usize,
+    /// The entries of the log that are kept for nodes that lag.
+    pub(crate) log_entries: u64,
 }
 
 type Confirmation = oneshot::Sender<Result<(), String>>;
@@ -334,24 +336,30 @@ impl Member {
         }
     }
 
-    /// Lets openraft purge entries if the log takes too much of the store. By itself openraft bounds their number, which says little about their length.
+    /// Lets openraft purge entries, if the log has too many, or takes too much of the store.
     pub(crate) async fn bound_log(&self) -> Result<(), Fatal<u64>> {
-        let limit_bytes = self.counts.store_bytes.load(Ordering::Relaxed) / LOG;
-        if self.storage.log_bytes() <= limit_bytes {
-            return Ok(());
-        }
-        let Some(last) = self.storage.log_before_newest(limit_bytes / 2) else { return Ok(()) };
+        let next = |id: Option<LogId<u64>>| id.map_or(0, |id| id.index + 1);
         let (snapshot, purged) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow();
-            (metrics.snapshot.map(|id| id.index), metrics.purged.map(|id| id.index))
+            (next(metrics.snapshot), next(metrics.purged))
         };
-        let last = Some(last).min(snapshot).filter(|last| Some(*last) > purged);
-        if let Some(last) = last {
-            self.raft.trigger().purge_log(last).await?;
+        let kept = self.limits.log_entries;
+        let mut end = snapshot.saturating_sub(kept);
+        if end < purged + (kept / 10).clamp(1, 1000) {
+            end = 0;
+        }
+        let limit_bytes = self.counts.store_bytes.load(Ordering::Relaxed) / LOG;
+        // Zero before the first measurement.
+        let is_long = limit_bytes != 0 && self.storage.log_bytes() > limit_bytes;
+        if is_long && let Some(last) = self.storage.log_before_newest(limit_bytes / 2) {
+            end = end.max(snapshot.min(last + 1));
+        }
+        if end > purged {
+            self.raft.trigger().purge_log(end - 1).await?;
         }
         // The snapshot is a view of the state as it is, which takes no time.
-        self.raft.trigger().snapshot().await
+        if is_long { self.raft.trigger().snapshot().await } else { Ok(()) }
     }
 
     /// The text of INFO.
