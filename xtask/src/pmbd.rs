@@ -33,7 +33,8 @@ pub fn source_tree(guest: &str) -> Result<Vec<Put>> {
     for entry in root.read_dir().into_diagnostic().wrap_err_with(context)? {
         let entry = entry.into_diagnostic()?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with('.') && name != "target" {
+        // A fuzzer builds below its own directory, and changes files there while it runs.
+        if !name.starts_with('.') && !["target", "fuzz"].contains(&name.as_str()) {
             puts.push(Put { host: entry.path(), guest: format!("{guest}/{name}") });
         }
     }
@@ -203,6 +204,6 @@ mod tests {
         let puts = source_tree("/src").expect("readable");
         let has = |guest: &str| puts.iter().any(|put| put.guest == guest);
         assert!(has("/src/crates") && has("/src/Cargo.toml"), "{puts:?}");
-        assert!(!has("/src/target") && !has("/src/.git"), "{puts:?}");
+        assert!(!has("/src/target") && !has("/src/fuzz") && !has("/src/.git"), "{puts:?}");
     }
 }
