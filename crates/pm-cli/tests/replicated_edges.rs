@@ -171,30 +171,6 @@ fn pipelined_writes_without_a_leader_are_answered_together() {
     assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
 }
 
-/// Entries of the log are bounded by their length, too: a short state that changes for ever never fills the store.
-#[test]
-fn long_values_that_replace_each_other_do_not_fill_the_store() {
-    let mut cluster = Cluster::start(&[]);
-    let leader = cluster.leader();
-    let lagging = (leader + 1) % 3;
-    let mut client = cluster.client(leader);
-    let mut set = |number: u32| {
-        let value = vec![b'x'; 200 << 10];
-        client.send(&[vec![b"SET", format!("long {}", number % 2).as_bytes(), &value]]).unwrap();
-        assert_eq!(client.receive().unwrap(), Reply::ok(), "{number}");
-    };
-    (0..300).for_each(&mut set);
-    cluster.kill(lagging);
-    (0..900).for_each(&mut set);
-    let used = |node| cluster.info(node, "store_full");
-    assert_eq!(used(leader), "0");
-    cluster.serve(lagging);
-    cluster.settle();
-    for node in 0..3 {
-        assert_eq!(cluster.local(node).call(&["DBSIZE"]).unwrap(), Reply::Integer(2));
-    }
-}
-
 /// What a single request can ask for is bounded by what the node can send.
 #[test]
 fn long_replies_are_refused() {

@@ -9,9 +9,10 @@ pub(crate) struct Counts {
     pub(super) reads: AtomicU64,
     /// Writes that were executed; that were not; of which the client does not know.
     pub(super) writes: [AtomicU64; 3],
-    /// The length of the store, and what is in use of it.
+    /// The length of the store, what is in use of it, and the log's part of that.
     pub(super) store_bytes: AtomicU64,
     pub(super) used_bytes: AtomicU64,
+    pub(super) log_bytes: AtomicU64,
 }
 
 impl Counts {

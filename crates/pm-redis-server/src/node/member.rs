@@ -4,8 +4,8 @@ use super::counts::Counts;
 use super::proposer::{Proposal, propose};
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
-use openraft::error::{Fatal, RaftError};
-use openraft::{BasicNode, LogId, Raft, RaftMetrics};
+use openraft::error::RaftError;
+use openraft::{BasicNode, Raft, RaftMetrics};
 use pm_openraft::{StateReader, Storage};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -41,9 +41,6 @@ const READS: usize = 64 << 10;
 const KEPT_FREE: u64 = 8;
 const KEPT_FREE_OF_REMOVALS: u64 = 32;
 
-/// The part of the store from which the log is purged, however few entries it has. Half of it is kept for nodes that lag.
-const LOG: u64 = 8;
-
 /// What a write takes: in the log, in the state, and what both need besides.
 const COPIES: u64 = 3;
 
@@ -53,12 +50,10 @@ const PROPOSALS: usize = 64 << 10;
 /// The outcome of a write that was submitted. The memory of one that was sent to another node is taken until this is awaited or dropped.
 pub(crate) type Submitted = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Bounds on clients and the log.
+/// Bounds on clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) clients: usize,
-    /// The entries of the log that are kept for nodes that lag.
-    pub(crate) log_entries: u64,
 }
 
 type Confirmation = oneshot::Sender<Result<(), String>>;
@@ -333,33 +328,8 @@ impl Member {
             }
             self.counts.store_bytes.store(stats.pool_bytes, Ordering::Relaxed);
             self.counts.used_bytes.store(stats.used_bytes, Ordering::Relaxed);
+            self.counts.log_bytes.store(self.storage.log_bytes(), Ordering::Relaxed);
         }
-    }
-
-    /// Lets openraft purge entries, if the log has too many, or takes too much of the store.
-    pub(crate) async fn bound_log(&self) -> Result<(), Fatal<u64>> {
-        let next = |id: Option<LogId<u64>>| id.map_or(0, |id| id.index + 1);
-        let (snapshot, purged) = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow();
-            (next(metrics.snapshot), next(metrics.purged))
-        };
-        let kept = self.limits.log_entries;
-        let mut end = snapshot.saturating_sub(kept);
-        if end < purged + (kept / 10).clamp(1, 1000) {
-            end = 0;
-        }
-        let limit_bytes = self.counts.store_bytes.load(Ordering::Relaxed) / LOG;
-        // Zero before the first measurement.
-        let is_long = limit_bytes != 0 && self.storage.log_bytes() > limit_bytes;
-        if is_long && let Some(last) = self.storage.log_before_newest(limit_bytes / 2) {
-            end = end.max(snapshot.min(last + 1));
-        }
-        if end > purged {
-            self.raft.trigger().purge_log(end - 1).await?;
-        }
-        // The snapshot is a view of the state as it is, which takes no time.
-        if is_long { self.raft.trigger().snapshot().await } else { Ok(()) }
     }
 
     /// The text of INFO.
