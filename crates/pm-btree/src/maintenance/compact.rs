@@ -101,7 +101,9 @@ fn unlink<P: Pmem>(session: &Session<P>, tree: &Tree, runs: &[Run]) -> Result<()
 
 /// Releases what the unlinked leaves have used, and makes the frames say what the leaves do.
 fn release<P: Pmem>(session: &mut Session<P>, tree: &Tree, runs: &[Run]) {
-    drop(tree.emptied.take(&session.frames, usize::MAX));
+    for id in tree.emptied.take(usize::MAX) {
+        session.frames.get(id).is_listed.store(false, Ordering::Relaxed);
+    }
     for Run { leaf, empty, next } in runs {
         let (last, _) = empty.last().expect("a run has an empty leaf");
         let high = session.frames.get(*last).high();
