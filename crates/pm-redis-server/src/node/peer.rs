@@ -119,12 +119,16 @@ async fn receive(member: &Member, snapshot: &mut Option<Received>, request: Requ
         (Request::SnapshotStart { vote, meta }, _) => {
             let _reception = member.reception.lock().await;
             let present = member.raft.server_metrics().borrow().vote;
+            // As openraft answers the end of an old leader's snapshot, so that this leader learns of the vote.
             if vote < present {
-                return Err(format!("the snapshot is one of {vote}, and the node follows {present}"));
+                return Ok(Body::Installed(present));
             }
             let data = member.raft.begin_receiving_snapshot().await.map_err(|error| error.to_string())?;
             *snapshot = Some(Received { vote, meta, data });
             Ok(Body::Received)
+        }
+        (Request::SnapshotPart(_), Some(received)) if !received.data.is_present() => {
+            Err("another snapshot is received meanwhile".to_owned())
         }
         (Request::SnapshotPart(entries), Some(mut received)) => {
             if let Err(error) = received.data.add(&entries) {

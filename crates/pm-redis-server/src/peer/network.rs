@@ -100,7 +100,12 @@ impl Target {
             Body::Received => Ok(()),
             _ => Err(Failure::OtherAnswer),
         };
-        received(Self::call(&self.own, &Request::SnapshotStart { vote, meta: snapshot.meta }).await?)?;
+        match Self::call(&self.own, &Request::SnapshotStart { vote, meta: snapshot.meta }).await? {
+            Body::Received => {}
+            // The node follows a later vote.
+            Body::Installed(vote) => return Ok(SnapshotResponse::new(vote)),
+            _ => return Err(Failure::OtherAnswer),
+        }
         loop {
             // A snapshot that is outdated is built again for the next attempt.
             let entries = snapshot.snapshot.next_entries();
