@@ -126,24 +126,57 @@ fn removed_leader_does_not_lead() {
     assert!(matches!(&reply, Reply::Error(reason) if reason.starts_with("TRYAGAIN")), "{reply:?}");
 }
 
+/// Sets keys to values of a length until the store has no room for one more, also after it was measured again. Returns their number.
+fn fill(client: &mut Client, len_bytes: usize) -> usize {
+    let value = vec![b'x'; len_bytes];
+    let (mut number, mut refused) = (0, 0);
+    while refused < 2 {
+        let keys: Vec<_> = (number..number + 10).map(|number| format!("{len_bytes} {number}")).collect();
+        let sets: Vec<_> = keys.iter().map(|key| vec![&b"SET"[..], key.as_bytes(), &value]).collect();
+        client.send(&sets).unwrap();
+        let is_full =
+            |reply: &Reply| matches!(reply, Reply::Error(reason) if reason.contains("the store is full"));
+        let replies: Vec<_> = sets.iter().map(|_| client.receive().unwrap()).collect();
+        assert!(replies.iter().all(|reply| is_full(reply) || *reply == Reply::ok()), "{replies:?}");
+        if replies.iter().any(is_full) {
+            refused += 1;
+            thread::sleep(Duration::from_millis(500));
+        } else {
+            (number, refused) = (number + 10, 0);
+        }
+    }
+    number
+}
+
+/// A full store takes removals, and then writes again, of another length.
+#[test]
+fn full_cluster_takes_removals() {
+    let cluster = Cluster::start(&["--log-entries", "100"]);
+    let leader = cluster.leader();
+    let mut client = cluster.client(leader);
+    let counts = [200 << 10, 8 << 10, 1000, 1].map(|len_bytes| (len_bytes, fill(&mut client, len_bytes)));
+    let (_, long) = counts[0];
+    assert!(long > 200, "{counts:?}");
+    for (len_bytes, count) in counts {
+        for number in 0..count / 2 {
+            let removed = client.call(&["DEL", &format!("{len_bytes} {number}")]).unwrap();
+            assert_eq!(removed, Reply::Integer(1), "{len_bytes} {number} of {counts:?}");
+        }
+    }
+    let more = fill(&mut client, 30_000);
+    assert!(more > 500, "{more} after {counts:?}");
+    cluster.settle();
+    assert_eq!(cluster.alive().len(), 3);
+}
+
 /// The members of a cluster whose stores are full can be changed: nodes with longer files are the way out.
 #[test]
 fn full_cluster_changes_its_members() {
     let mut cluster = Cluster::start(&[]);
     let leader = cluster.leader();
     let mut client = cluster.client(leader);
-    let is_full =
-        |reply: &Reply| matches!(reply, Reply::Error(reason) if reason.contains("the store is full"));
     for len_bytes in [200 << 10, 8 << 10, 1] {
-        for number in 0.. {
-            let key = format!("{len_bytes} {number}");
-            client.send(&[vec![b"SET", key.as_bytes(), &vec![b'x'; len_bytes]]]).unwrap();
-            let reply = client.receive().unwrap();
-            if is_full(&reply) {
-                break;
-            }
-            assert_eq!(reply, Reply::ok());
-        }
+        fill(&mut client, len_bytes);
     }
     let new = cluster.join();
     cluster.kill(new);
@@ -169,6 +202,29 @@ fn pipelined_writes_without_a_leader_are_answered_together() {
         assert!(matches!(&reply, Reply::Error(reason) if reason.starts_with("TRYAGAIN")), "{reply:?}");
     }
     assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+}
+
+/// Entries of the log are bounded by their length, too: a short state that changes for ever never fills the store.
+#[test]
+fn long_values_that_replace_each_other_do_not_fill_the_store() {
+    let mut cluster = Cluster::start(&[]);
+    let leader = cluster.leader();
+    let lagging = (leader + 1) % 3;
+    let mut client = cluster.client(leader);
+    let mut set = |number: u32| {
+        let value = vec![b'x'; 200 << 10];
+        client.send(&[vec![b"SET", format!("long {}", number % 2).as_bytes(), &value]]).unwrap();
+        assert_eq!(client.receive().unwrap(), Reply::ok(), "{number}");
+    };
+    (0..300).for_each(&mut set);
+    cluster.kill(lagging);
+    (0..900).for_each(&mut set);
+    assert_eq!(cluster.info(leader, "store_full"), "0");
+    cluster.serve(lagging);
+    cluster.settle();
+    for node in 0..3 {
+        assert_eq!(cluster.local(node).call(&["DBSIZE"]).unwrap(), Reply::Integer(2));
+    }
 }
 
 /// What a single request can ask for is bounded by what the node can send.

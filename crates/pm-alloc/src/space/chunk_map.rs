@@ -177,6 +177,16 @@ impl ChunkMap {
         starts.then(|| self.used.next_set(line))
     }
 
+    /// The free extents.
+    pub(super) fn free_extents(&self) -> impl Iterator<Item = Range<u32>> {
+        let mut from = 1;
+        core::iter::from_fn(move || {
+            let start = self.used.next_clear(from);
+            from = self.used.next_set(start);
+            (start < self.lines).then_some(start..from)
+        })
+    }
+
     /// Finds the shortest run of free blocks that has `wanted` lines in total and starts in the 64 lines from `from` on. Returns its first line and
     /// its number of lines. A run that ends at the chunk's end is not found.
     #[inline]

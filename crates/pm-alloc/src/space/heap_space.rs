@@ -356,6 +356,32 @@ impl Space {
         stats
     }
 
+    /// The number of blocks of `lines` lines that the free space of the scanned chunks has room for, each within a chunk. Releases what may leave quarantine.
+    ///
+    /// # Durability
+    /// Two fences for each huge block that leaves quarantine, which is split into chunks.
+    pub(crate) fn room_for<P: Pmem>(
+        &self,
+        pmem: &P,
+        lines: u64,
+        checkpoint_lsn: Lsn,
+    ) -> Result<u64, FenceError> {
+        huge::split_quarantined(&mut self.chunks.lock(), pmem, checkpoint_lsn)?;
+        let in_extent = |free_lines: u32| u64::from(free_lines) / lines;
+        let mut count = 0;
+        for arena in &self.chunks.arenas {
+            let mut arena = arena.lock_unpoisoned();
+            arena.drain_quarantine(checkpoint_lsn, self.chunks.clock.now(), usize::MAX);
+            let maps = arena.slots.iter().flatten().filter(|map| in_extent(map.free_lines) > 0);
+            count += maps
+                .flat_map(|map| map.free_extents())
+                .map(|extent| in_extent(extent.end - extent.start))
+                .sum::<u64>();
+        }
+        let free_chunks = self.chunks.lock().shared.free.len() as u64;
+        Ok(count + free_chunks * in_extent(chunk_lines(&self.chunks.layout) - 1))
+    }
+
     /// The corrupted headers found since the last call.
     pub(crate) fn take_corruption(&self) -> Vec<Corruption> {
         let mut corruptions = core::mem::take(&mut self.chunks.lock().shared.corruptions);

@@ -5,8 +5,7 @@
 //! epoch is durable; it advances while the store is in use, so that a recovery has little to verify.
 
 use super::batch_slots::SLOTS_PER_SESSION;
-use super::grace::{Active, Grace};
-use super::space::thread_number;
+use super::grace::{Active, Grace, thread_number};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::format::{BATCH_SLOTS, StoreBlock, checked, state, unchecked};
 use core::mem::offset_of;

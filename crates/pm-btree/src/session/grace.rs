@@ -8,6 +8,24 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 #[cfg(all(loom, test))]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+/// The number of processors. The standard library reads files for it, at each call.
+pub(super) fn processor_count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Numbers the threads of the process, so that threads use different shards.
+pub(super) fn thread_number() -> usize {
+    // Not one of loom, which has none in a static.
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.try_with(|number| *number).unwrap_or_default()
+}
 
 #[derive(Debug, Default)]
 struct Stripe {

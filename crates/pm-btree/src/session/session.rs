@@ -2,10 +2,10 @@
 
 use super::batch_slots::BatchSlots;
 use super::epochs::Epochs;
-use super::grace::{Active, Grace};
+use super::grace::{Active, Grace, processor_count, thread_number};
 use super::limbo::Limbo;
 use super::options::StoreOptions;
-use super::space::{Space, processor_count, thread_number};
+use super::space::Space;
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::format::{
     ENTRY_BYTES, KNOWN_INCOMPAT, MAGIC, NODE_HEADER_BYTES, ROOT, StoreBlock, StoreHeader, VERSION, checked,

@@ -7,12 +7,13 @@
 use super::classes::{CLASS_COUNT, Class};
 use super::extent::{Chosen, Extent, Opened};
 use super::extent_table::{Content, Rows, add_block, free_block, read_rows};
+use super::grace::{processor_count, thread_number};
 use super::long_records::{LongRecord, LongRecords};
 use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::node::{FRAMES_PER_EXTENT, FrameId, RECORD_BYTES_MAX};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use pm_alloc::Heap;
+use pm_alloc::{Heap, TxError};
 use pm_core::{Domain, Pmem};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -559,6 +560,19 @@ impl Space {
         self.return_emptied(heap, &mut self.growth(), false).map(drop)
     }
 
+    /// The length of the extents that can be taken, of any class: those that the heap has room for without growth, and spare ones. Returns extents of
+    /// records and blocks that are not in use to the heap, but for the spare ones.
+    ///
+    /// # Durability
+    /// One transaction of the heap for each that is returned, and the fences of [`Heap::room_for`].
+    pub(crate) fn available_bytes<P: Pmem>(&self, heap: &Heap<P>) -> Result<u64, WriteError> {
+        self.return_emptied(heap, &mut self.growth(), true)?;
+        let spare =
+            self.open_extents().filter(|extent| extent.may_close() && extent.free() == extent.unit_count());
+        let room = heap.room_for(self.extent_bytes).map_err(TxError::from)?;
+        Ok((room + spare.count() as u64) * self.extent_bytes)
+    }
+
     /// Returns the extents of nodes that are not in use to the heap, and passes their numbers to `forget`. No other thread uses the store.
     ///
     /// # Durability
@@ -668,22 +682,6 @@ fn free_row<P: Pmem>(heap: &Heap<P>, growth: &mut Growth, row: u32) -> Result<bo
         Err(error) if heap.check_not_poisoned().is_err() => Err(error),
         Err(_) => Ok(false),
     }
-}
-
-/// The number of processors. The standard library reads files for it, at each call.
-pub(crate) fn processor_count() -> usize {
-    static COUNT: OnceLock<usize> = OnceLock::new();
-    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
-}
-
-/// Numbers the threads of the process, so that threads use different shards.
-pub(crate) fn thread_number() -> usize {
-    use core::sync::atomic::AtomicUsize;
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    NUMBER.try_with(|number| *number).unwrap_or_default()
 }
 
 /// Zeroes bytes around the cache.

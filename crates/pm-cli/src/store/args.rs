@@ -175,7 +175,7 @@ pub(crate) struct Serve {
     /// An address for Prometheus, which reads http://ADDRESS/metrics. It needs no password.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<String>,
-    /// The entries of the log that are kept for nodes that lag behind. A node that lags further receives the whole state.
+    /// The entries of the log that are kept for nodes that lag behind, in at most an eighth of the store. A node that lags further receives the whole state.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub(crate) log_entries: u64,
     /// The greatest number of clients at a time.

@@ -9,9 +9,10 @@ pub(crate) struct Counts {
     pub(super) reads: AtomicU64,
     /// Writes that were executed; that were not; of which the client does not know.
     pub(super) writes: [AtomicU64; 3],
-    /// The length of the store, what is in use of it, and the log's part of that.
+    /// The length of the store, what is in use of it, what entries of any length can take, and the length of the log.
     pub(super) store_bytes: AtomicU64,
     pub(super) used_bytes: AtomicU64,
+    pub(super) available_bytes: AtomicU64,
     pub(super) log_bytes: AtomicU64,
 }
 

@@ -4,8 +4,8 @@ use super::counts::Counts;
 use super::proposer::{Proposal, propose};
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
-use openraft::error::RaftError;
-use openraft::{BasicNode, Raft, RaftMetrics};
+use openraft::error::{Fatal, RaftError};
+use openraft::{BasicNode, LogId, Raft, RaftMetrics};
 use pm_openraft::{StateReader, Storage};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -41,6 +41,14 @@ const READS: usize = 64 << 10;
 const KEPT_FREE: u64 = 8;
 const KEPT_FREE_OF_REMOVALS: u64 = 32;
 
+/// The part of the store that is kept in whole extents, which serve any length: what else is free may not serve the next entry of the log, and a node
+/// that cannot write its log stops.
+const KEPT_WHOLE: u64 = 16;
+const KEPT_WHOLE_OF_REMOVALS: u64 = 32;
+
+/// The part of the store from which the log is purged, however few entries it has. Half of it is kept for nodes that lag.
+const LOG: u64 = 8;
+
 /// What a write takes: in the log, in the state, and what both need besides.
 const COPIES: u64 = 3;
 
@@ -50,10 +58,12 @@ const PROPOSALS: usize = 64 << 10;
 /// The outcome of a write that was submitted. The memory of one that was sent to another node is taken until this is awaited or dropped.
 pub(crate) type Submitted = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Bounds on clients.
+/// Bounds on clients and the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) clients: usize,
+    /// The entries of the log that are kept for nodes that lag.
+    pub(crate) log_entries: u64,
 }
 
 type Confirmation = oneshot::Sender<Result<(), String>>;
@@ -318,18 +328,54 @@ impl Member {
 
     /// Notes how much room there is: a part of the store is kept free, for removals. A store that is full ends its node, so what waits counts as if it were there.
     pub(crate) fn measure(&self) {
-        if let Ok(stats) = self.storage.store().stats() {
-            let free_bytes = stats.pool_bytes.saturating_sub(stats.used_bytes);
-            self.is_full.store(free_bytes < stats.pool_bytes / KEPT_FREE, Ordering::Relaxed);
-            let waiting_bytes = WRITES_BYTES.saturating_sub(self.writes.available_permits()) as u64;
-            for (room, kept_free) in [(&self.room, KEPT_FREE), (&self.removal_room, KEPT_FREE_OF_REMOVALS)] {
-                let usable_bytes = free_bytes.saturating_sub(stats.pool_bytes / kept_free) / COPIES;
-                room.store(usable_bytes.saturating_sub(waiting_bytes), Ordering::Relaxed);
-            }
-            self.counts.store_bytes.store(stats.pool_bytes, Ordering::Relaxed);
-            self.counts.used_bytes.store(stats.used_bytes, Ordering::Relaxed);
-            self.counts.log_bytes.store(self.storage.log_bytes(), Ordering::Relaxed);
+        let store = self.storage.store();
+        let Ok(stats) = store.stats() else { return };
+        let free_bytes = stats.pool_bytes.saturating_sub(stats.used_bytes);
+        // A store that fails takes no writes.
+        let whole_bytes = store.available_bytes().unwrap_or(0);
+        let usable_bytes = |kept_free, kept_whole| {
+            let free_bytes = free_bytes.saturating_sub(stats.pool_bytes / kept_free);
+            free_bytes.min(whole_bytes.saturating_sub(stats.pool_bytes / kept_whole))
+        };
+        let usable_bytes = [
+            (&self.room, usable_bytes(KEPT_FREE, KEPT_WHOLE)),
+            (&self.removal_room, usable_bytes(KEPT_FREE_OF_REMOVALS, KEPT_WHOLE_OF_REMOVALS)),
+        ];
+        self.is_full.store(usable_bytes[0].1 == 0, Ordering::Relaxed);
+        let waiting_bytes = WRITES_BYTES.saturating_sub(self.writes.available_permits()) as u64;
+        for (room, usable_bytes) in usable_bytes {
+            room.store((usable_bytes / COPIES).saturating_sub(waiting_bytes), Ordering::Relaxed);
         }
+        self.counts.store_bytes.store(stats.pool_bytes, Ordering::Relaxed);
+        self.counts.used_bytes.store(stats.used_bytes, Ordering::Relaxed);
+        self.counts.available_bytes.store(whole_bytes, Ordering::Relaxed);
+        self.counts.log_bytes.store(self.storage.log_bytes(), Ordering::Relaxed);
+    }
+
+    /// Lets openraft purge entries, if the log has too many, or takes too much of the store.
+    pub(crate) async fn bound_log(&self) -> Result<(), Fatal<u64>> {
+        let next = |id: Option<LogId<u64>>| id.map_or(0, |id| id.index + 1);
+        let (snapshot, purged) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow();
+            (next(metrics.snapshot), next(metrics.purged))
+        };
+        let kept = self.limits.log_entries;
+        let mut end = snapshot.saturating_sub(kept);
+        if end < purged + (kept / 10).clamp(1, 1000) {
+            end = 0;
+        }
+        let limit_bytes = self.counts.store_bytes.load(Ordering::Relaxed) / LOG;
+        // Zero before the first measurement.
+        let is_long = limit_bytes != 0 && self.storage.log_bytes() > limit_bytes;
+        if is_long && let Some(last) = self.storage.log_before_newest(limit_bytes / 2) {
+            end = end.max(snapshot.min(last + 1));
+        }
+        if end > purged {
+            self.raft.trigger().purge_log(end - 1).await?;
+        }
+        // The snapshot is a view of the state as it is, which takes no time.
+        if is_long { self.raft.trigger().snapshot().await } else { Ok(()) }
     }
 
     /// The text of INFO.

@@ -57,6 +57,11 @@ impl Collector for Metrics {
             ("pm_clients", "Connections of clients", load(&member.clients)),
             ("pm_store_bytes", "The length of the store", load(&member.counts.store_bytes)),
             ("pm_store_used_bytes", "The space in use of the store", load(&member.counts.used_bytes)),
+            (
+                "pm_store_available_bytes",
+                "The space of the store that entries of any length can take",
+                load(&member.counts.available_bytes),
+            ),
             ("pm_log_bytes", "The length of the log's entries", load(&member.counts.log_bytes)),
         ] {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

@@ -54,6 +54,43 @@ fn check(heap: &Heap) {
     assert_eq!(heap.blocks().into_iter().collect::<BTreeSet<_>>(), reachable);
 }
 
+/// As many blocks as there is room for can be allocated, and no more: of an empty heap, and of one with gaps, also after an open.
+#[test]
+fn room_is_what_can_be_allocated() {
+    const LENGTH: u64 = 6000;
+    let region = Arc::new(Region::anonymous(1 << 20).unwrap());
+    let heap = Heap::format(Arc::clone(&region), &options()).unwrap();
+    let room_for = |heap: &Heap<Arc<Region>>, bytes| heap.room_for(bytes).unwrap();
+    assert_eq!(room_for(&heap, u64::MAX), 0);
+    assert_eq!(room_for(&heap, 1 << 16), 0, "longer than a chunk with its header");
+    let allocate = |heap: &Heap<Arc<Region>>, bytes| {
+        std::iter::from_fn(|| heap.transaction(|tx| tx.alloc_uninit::<u8>(bytes).map(Link::offset)).ok())
+            .collect::<Vec<_>>()
+    };
+    let free =
+        |heap: &Heap<Arc<Region>>, block: u64| heap.transact(|tx| tx.free(link_to::<u8>(block))).unwrap();
+    let room = room_for(&heap, LENGTH);
+    let blocks = allocate(&heap, LENGTH);
+    assert_eq!((blocks.len() as u64, room_for(&heap, LENGTH)), (room, 0));
+    blocks.iter().for_each(|block| free(&heap, *block));
+    assert_eq!(room_for(&heap, LENGTH), room);
+    // Gaps of one to seven blocks.
+    let short = allocate(&heap, 1500);
+    let mut left = 3;
+    for (number, block) in short.iter().enumerate() {
+        left = if left == 0 { number * 7 % 8 } else { left - 1 };
+        if left > 0 {
+            free(&heap, *block);
+        }
+    }
+    let room = room_for(&heap, LENGTH);
+    assert!(room > 20 && room < heap.stats().free_bytes / LENGTH, "{room} of {:?}", heap.stats());
+    drop(heap);
+    let heap = Heap::attach(region, &options()).unwrap();
+    assert_eq!(room_for(&heap, LENGTH), room);
+    assert_eq!((allocate(&heap, LENGTH).len() as u64, room_for(&heap, LENGTH)), (room, 0));
+}
+
 #[test]
 fn block_that_contains_its_own_slot_can_be_freed() {
     let heap = heap();

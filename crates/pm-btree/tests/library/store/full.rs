@@ -84,6 +84,36 @@ fn full_store_ends_the_sweep_also_if_a_record_waits() {
     (1..9).for_each(|key| assert!(table.insert(key, &[8; 900]).unwrap()));
 }
 
+/// What is available is what records of a new length can take, and not what is free between others.
+#[test]
+fn available_space_serves_any_length() {
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    let pmem = Arc::new(Region::anonymous(1 << 20).unwrap());
+    let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    let mut keys = 0;
+    while table.insert(keys, &[7; 900]).is_ok() {
+        keys += 1;
+    }
+    assert_eq!(store.available_bytes().unwrap(), 0);
+    (0..keys).filter(|key| key % 64 < 40 && key % 9 > 1).for_each(|key| assert!(table.remove(key).unwrap()));
+    drop(table);
+    let reopened = Store::attach(any(copy(&store)), &options).unwrap();
+    for store in [store, reopened] {
+        let available = store.available_bytes().unwrap();
+        let before = store.stats().unwrap();
+        let extent_bytes = 4096 - 128;
+        assert!(available >= 20 * extent_bytes && available % extent_bytes == 0, "{available}");
+        assert!(available * 3 < (before.pool_bytes - before.used_bytes) * 2, "{available} of {before:?}");
+        let table = store.table::<u64, &[u8]>("u").unwrap();
+        fill(&table, 700);
+        let taken = store.stats().unwrap().extent_bytes - before.extent_bytes;
+        // One extent had been kept as a spare one.
+        assert!((available - 2 * extent_bytes..=available).contains(&taken), "{taken} of {available}");
+        assert_eq!(store.available_bytes().unwrap(), 0);
+    }
+}
+
 #[test]
 fn store_with_short_extents_is_not_too_long() {
     let options = StoreOptions::new().extent_bytes(4096);
