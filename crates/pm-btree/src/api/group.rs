@@ -15,7 +15,7 @@
 use super::op_list::OpList;
 use super::reservation::{Reservation, Waiting};
 use crate::error::WriteError;
-use crate::maintenance::{Sweep, unlink_due};
+use crate::maintenance::{Sweep, unlink_all_due};
 use crate::node::{RECORD_BYTES_MAX, SearchKey};
 use crate::ops::record_bytes;
 use crate::session::{Session, Supply};
@@ -205,7 +205,7 @@ impl Group {
         self.len.store(0, Ordering::Release);
         order.since = None;
         // No reservation counts on the leaves now.
-        Ok(trees.iter().try_for_each(|tree| unlink_due(session, sweep, tree))?)
+        Ok(trees.iter().try_for_each(|tree| unlink_all_due(session, sweep, tree))?)
     }
 
     /// A panic under the lock leaves the changes as they were.

@@ -1,7 +1,7 @@
 //! Encoded operations on tables, in the order of their calls, which are committed as one batch.
 
 use crate::error::WriteError;
-use crate::maintenance::{Sweep, unlink_due};
+use crate::maintenance::{Sweep, unlink_all_due};
 use crate::node::SearchKey;
 use crate::ops::{Op, commit};
 use crate::session::{Session, Supply};
@@ -148,9 +148,12 @@ impl OpList {
     /// # Durability
     /// As that of a [batch](crate::WriteBatch::commit).
     pub(super) fn commit<P: Pmem>(&self, session: &Session<P>, sweep: &Sweep) -> Result<u64, WriteError> {
-        let committed = self.commit_some(0..self.len(), &Supply::of(session), sweep)?;
-        self.trees.iter().try_for_each(|tree| unlink_due(session, sweep, tree))?;
-        Ok(committed)
+        let committed = self.commit_some(0..self.len(), &Supply::of(session), sweep);
+        // Also those that a batch which has failed has split off.
+        let unlinked = self.trees.iter().try_for_each(|tree| unlink_all_due(session, sweep, tree));
+        let removed = committed?;
+        unlinked?;
+        Ok(removed)
     }
 
     /// The trees of the operations.

@@ -3,7 +3,7 @@
 use super::catalogue::Catalogue;
 use super::group::{Group, Lost, Settled};
 use crate::error::{LostChange, OpenError, ReadError, WriteError};
-use crate::maintenance::{Sweep, unlink_due, unlink_listed};
+use crate::maintenance::{Sweep, unlink_all, unlink_due};
 use crate::node::SearchKey;
 use crate::ops::{Expected, Outcome, put, remove};
 use crate::session::{Session, StoreOptions};
@@ -189,7 +189,7 @@ impl<P: Pmem> Shared<P> {
         // So that the next session finds few of them.
         let catalogue = self.catalogue.get_mut().unwrap_or_else(PoisonError::into_inner);
         for tree in catalogue.tables.values().filter_map(|opened| opened.tree.as_ref().ok()) {
-            unlink_listed(&self.session, &self.sweep, tree)?;
+            unlink_all(&self.session, &self.sweep, tree)?;
         }
         self.session.flush_leaves();
         // No search looks at a node any more.

@@ -101,9 +101,7 @@ fn unlink<P: Pmem>(session: &Session<P>, tree: &Tree, runs: &[Run]) -> Result<()
 
 /// Releases what the unlinked leaves have used, and makes the frames say what the leaves do.
 fn release<P: Pmem>(session: &mut Session<P>, tree: &Tree, runs: &[Run]) {
-    for id in tree.emptied.take(usize::MAX) {
-        session.frames.get(id).is_listed.store(false, Ordering::Relaxed);
-    }
+    drop(tree.emptied.take(&session.frames, usize::MAX));
     for Run { leaf, empty, next } in runs {
         let (last, _) = empty.last().expect("a run has an empty leaf");
         let high = session.frames.get(*last).high();

@@ -9,4 +9,4 @@ pub(crate) use check::check_tree;
 pub use check::{CheckReport, StoreStats};
 pub(crate) use compact::compact;
 pub(crate) use sweep::Sweep;
-pub(crate) use unlink::{unlink_due, unlink_listed};
+pub(crate) use unlink::{unlink_all, unlink_all_due, unlink_due};

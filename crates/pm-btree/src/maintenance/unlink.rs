@@ -25,6 +25,7 @@ use crate::tree::{Tree, Writers};
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use pm_core::{FenceError, Pmem};
+use rustc_hash::FxHashSet;
 
 /// The most listed leaves that are looked at together, and the most adjacent ones: changes wait for some microseconds by leaf.
 const LEAVES_MAX: usize = 128;
@@ -38,8 +39,8 @@ struct Segment<'c> {
     right: Option<FrameId>,
 }
 
-/// Unlinks empty leaves of a tree, if there are enough, or the tree is empty. The calling thread has no change in progress, and no change of a group
-/// waits.
+/// Unlinks up to [`LEAVES_MAX`] empty leaves of a tree, and those beside them, if there are enough, or the tree is empty. The calling thread has no
+/// change in progress, and no change of a group waits.
 ///
 /// # Durability
 /// Two fences, if leaves are unlinked, of which [`link`] has the second. A crash leaves all entries.
@@ -49,52 +50,82 @@ pub(crate) fn unlink_due<P: Pmem>(
     sweep: &Sweep,
     tree: &Tree,
 ) -> Result<(), FenceError> {
-    // If the tree is empty, leaves that stay would be split in halves by ascending keys.
-    let is_due = || tree.emptied.is_due(session.empty_leaves) || tree.len.load(Ordering::Relaxed) == 0;
-    if tree.emptied.is_due(1) && is_due() { unlink_listed(session, sweep, tree) } else { Ok(()) }
+    if is_due(session, tree) { unlink_listed(session, sweep, tree).map(drop) } else { Ok(()) }
 }
 
-/// As [`unlink_due`], however many empty leaves there are.
-#[cold]
-pub(crate) fn unlink_listed<P: Pmem>(
+/// As [`unlink_due`], after a batch, which may have left many leaves empty: until there are not enough any more. Other changes go on in between.
+pub(crate) fn unlink_all_due<P: Pmem>(
     session: &Session<P>,
     sweep: &Sweep,
     tree: &Tree,
 ) -> Result<(), FenceError> {
-    if !sweep.is_done() || !tree.emptied.is_due(1) {
-        return Ok(());
-    }
-    match session.hold_off_changes() {
-        Some(held_off) => unlink_some(session, tree, &held_off),
-        None => {
-            tree.emptied.defer(session.empty_leaves);
-            Ok(())
-        }
-    }
+    while is_due(session, tree) && unlink_listed(session, sweep, tree)? {}
+    Ok(())
 }
 
+/// As [`unlink_all_due`], however few empty leaves there are, and also if they were deferred.
+pub(crate) fn unlink_all<P: Pmem>(
+    session: &Session<P>,
+    sweep: &Sweep,
+    tree: &Tree,
+) -> Result<(), FenceError> {
+    while !tree.emptied.is_empty() && unlink_listed(session, sweep, tree)? {}
+    Ok(())
+}
+
+#[inline]
+fn is_due<P: Pmem>(session: &Session<P>, tree: &Tree) -> bool {
+    // If the tree is empty, leaves that stay would be split in halves by ascending keys.
+    let is_due = || tree.emptied.is_due(session.empty_leaves) || tree.len.load(Ordering::Relaxed) == 0;
+    tree.emptied.is_due(1) && is_due()
+}
+
+/// Looks at some of the listed leaves. Returns false if that is not possible now; otherwise fewer are listed than before.
 #[cold]
-fn unlink_some<P: Pmem>(session: &Session<P>, tree: &Tree, _: &HeldOff<'_>) -> Result<(), FenceError> {
+fn unlink_listed<P: Pmem>(session: &Session<P>, sweep: &Sweep, tree: &Tree) -> Result<bool, FenceError> {
+    if !sweep.is_done() {
+        return Ok(false);
+    }
+    let Some(held_off) = session.hold_off_changes() else {
+        tree.emptied.defer(session.empty_leaves);
+        return Ok(false);
+    };
     if session.check_not_poisoned().is_err() {
+        return Ok(false);
+    }
+    unlink_some(session, tree, &held_off)?;
+    Ok(true)
+}
+
+fn unlink_some<P: Pmem>(session: &Session<P>, tree: &Tree, _: &HeldOff<'_>) -> Result<(), FenceError> {
+    let candidates = tree.emptied.take(&session.frames, LEAVES_MAX);
+    if candidates.is_empty() {
         return Ok(());
     }
-    let (mut chosen, mut runs) = (Vec::new(), Vec::new());
-    for candidate in tree.emptied.take(LEAVES_MAX) {
-        let frame = session.frames.get(candidate);
-        // It may be unlinked already, together with its siblings.
-        if !frame.is_listed.swap(false, Ordering::Relaxed) || chosen.contains(&candidate) {
+    // `met`: the leaves that are in a run or skipped.
+    let (mut met, mut skipped, mut runs) = (FxHashSet::default(), Vec::new(), Vec::new());
+    for candidate in candidates {
+        // It is in the run around one of its siblings.
+        if met.contains(&candidate) {
             continue;
         }
-        let run = match Run::around(session, tree, candidate, &chosen) {
-            Ok(Some(run)) => run,
+        match Run::around(session, tree, candidate, &met) {
+            Ok(Around::Run(run)) => {
+                met.extend(run.empty.iter().map(|(id, _)| *id));
+                runs.push(run);
+            }
+            Ok(Around::Met) => {
+                met.insert(candidate);
+                skipped.push(candidate);
+            }
             // What is corrupted stays linked.
-            Ok(None) | Err(ReadError::Corrupted(_)) => continue,
+            Ok(Around::Nothing) | Err(ReadError::Corrupted(_)) => (),
             Err(ReadError::Fence(error)) => return Err(error),
-            Err(_) => continue,
-        };
-        chosen.extend(run.empty.iter().map(|(id, _)| *id));
-        runs.push(run);
+            Err(_) => (),
+        }
     }
+    // The first candidate is never one of them, so that fewer leaves are listed than before.
+    skipped.into_iter().for_each(|id| tree.emptied.add(id, session.frames.get(id)));
     // After the searches, which may build inner nodes.
     let mut writers = tree.index.lock_to_remove();
     let (mut segments, mut hints) = (Vec::new(), Vec::new());
@@ -131,6 +162,15 @@ fn is_empty(frame: &Frame) -> bool {
     frame.live.load(Ordering::Relaxed) | frame.held.load(Ordering::Relaxed) == 0
 }
 
+/// What there is around a listed leaf.
+enum Around {
+    Run(Run),
+    /// One of its siblings is in another run, or skipped because of that: its turn comes when the leaves of that run have left the tree.
+    Met,
+    /// The leaf is not empty, or is the first one.
+    Nothing,
+}
+
 /// Adjacent empty leaves.
 struct Run {
     left: FrameId,
@@ -140,26 +180,26 @@ struct Run {
 }
 
 impl Run {
-    /// The empty leaves around this one, besides the first leaf of the tree. `None` if it is not empty, or is beside one that is chosen already.
+    /// The empty leaves around this one, besides the first leaf of the tree.
     fn around<P: Pmem>(
         session: &Session<P>,
         tree: &Tree,
         leaf: FrameId,
-        chosen: &[FrameId],
-    ) -> Result<Option<Self>, ReadError> {
+        met: &FxHashSet<FrameId>,
+    ) -> Result<Around, ReadError> {
         let low = |id| {
             let node = session.frames.get(id).node();
             Ok::<_, LeafError>(Verified::load(&session.pmem(), node, tree.id)?.low())
         };
         if leaf == tree.first || !is_empty(tree.leaf(session, leaf)?) {
-            return Ok(None);
+            return Ok(Around::Nothing);
         }
         let mut empty = vec![(leaf, low(leaf)?)];
         let left = loop {
             let (first, separator) = empty.last().expect("the leaf");
-            let Some(left) = left_of(session, tree, *first, *separator)? else { return Ok(None) };
-            if chosen.contains(&left) {
-                return Ok(None);
+            let Some(left) = left_of(session, tree, *first, *separator)? else { return Ok(Around::Nothing) };
+            if met.contains(&left) {
+                return Ok(Around::Met);
             }
             if left == tree.first || !is_empty(tree.leaf(session, left)?) || empty.len() == LEAVES_MAX {
                 break left;
@@ -173,8 +213,8 @@ impl Run {
             if !is_empty(frame) {
                 break;
             }
-            if chosen.contains(&next) {
-                return Ok(None);
+            if met.contains(&next) {
+                return Ok(Around::Met);
             }
             if empty.len() >= LEAVES_MAX {
                 break;
@@ -182,7 +222,7 @@ impl Run {
             empty.push((next, low(next)?));
             right = frame.next();
         }
-        Ok(Some(Self { left, empty, right }))
+        Ok(Around::Run(Self { left, empty, right }))
     }
 
     /// Removes the leaves from the index, and adds those that can be removed to the segments. The first leaf stays if the one to its left is more than

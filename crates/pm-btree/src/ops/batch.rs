@@ -95,7 +95,7 @@ impl<P: Pmem> Drop for Unfinished<'_, P> {
 /// # Durability
 /// All changes are durable when this returns, with the second fence of [`commit_in`]; a crash before that leaves all of them or none. Costs the lines
 /// of the records and entries, one line for the batch slot, and two fences, and nothing if only absent keys are removed. Leaves without room are
-/// split before, each with the two or three fences of [`link`].
+/// split before, each with the two or three fences of [`link`]; after an error they stay split, and those without entries are listed to be unlinked.
 pub(crate) fn commit<'c, P: Pmem>(
     supply: &Supply<'c, P>,
     tables: &[(&'c Tree, Vec<Op<'c>>)],
@@ -110,6 +110,13 @@ pub(crate) fn commit<'c, P: Pmem>(
     let result = commit_in(supply, &slot, tables, &mut locked);
     core::mem::forget(unfinished);
     let Locked { parts, postings } = locked;
+    if result.is_err() {
+        // Leaves that were split off for entries which they do not get now.
+        let is_empty =
+            |leaf: &FrameLock<'_>| leaf.live.load(Ordering::Relaxed) | leaf.held.load(Ordering::Relaxed) == 0;
+        let empty = parts.iter().filter(|part| is_empty(&part.leaf));
+        empty.for_each(|part| part.tree.note_empty(session, &part.leaf));
+    }
     drop(parts);
     postings.iter().for_each(|(tree, posting)| posting.post(session, tree));
     result

@@ -15,7 +15,7 @@ use crate::node::{
     Commit, FANOUT_MAX, FrameLock, Frames, InnerNodes, RecordRef, Stamp, flush_owed, store_used_lines,
 };
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use pm_alloc::{Heap, PoisoningPmem};
 use pm_core::{FenceError, Pmem, Region, field};
@@ -41,6 +41,8 @@ pub(crate) struct Session<P: Pmem> {
     is_poisoned: AtomicBool,
     /// Whether changes wait until empty leaves are unlinked.
     is_held_off: AtomicBool,
+    /// How often the time for which changes that begin may wait is doubled.
+    hold_off_doublings: AtomicU32,
     /// The number of empty leaves of a tree that are unlinked together.
     pub(crate) empty_leaves: usize,
     /// The number of steps of searches to a right sibling.
@@ -48,8 +50,12 @@ pub(crate) struct Session<P: Pmem> {
     new_indexes: AtomicU64,
 }
 
-/// How long changes that begin may wait for those that are in progress.
-const HOLD_OFF_MAX: Duration = Duration::from_micros(100);
+/// How long changes that begin may wait for those that are in progress. It is doubled each time when that was not long enough, because a fence may be a
+/// system call of a millisecond, and halved when half of it was.
+const HOLD_OFF: Duration = Duration::from_micros(100);
+
+/// 12.8 milliseconds.
+const HOLD_OFF_DOUBLINGS_MAX: u32 = 7;
 
 /// Changes are held off until this is dropped: no leaf changes but by the thread that has it.
 #[derive(Debug)]
@@ -117,6 +123,7 @@ impl<P: Pmem> Session<P> {
             verifies_reads,
             is_poisoned,
             is_held_off: AtomicBool::new(false),
+            hold_off_doublings: AtomicU32::new(0),
             empty_leaves: options.empty_leaves_max(),
             steps_right,
             new_indexes: AtomicU64::new(0),
@@ -250,12 +257,18 @@ impl<P: Pmem> Session<P> {
             return None;
         }
         let held_off = HeldOff { is_held_off: &self.is_held_off };
-        let begin = Instant::now();
+        let doublings = self.hold_off_doublings.load(Ordering::Relaxed);
+        let (begin, most) = (Instant::now(), HOLD_OFF * (1 << doublings));
         while !self.epochs.is_still() {
-            if begin.elapsed() > HOLD_OFF_MAX {
+            if begin.elapsed() > most {
+                let longer = (doublings + 1).min(HOLD_OFF_DOUBLINGS_MAX);
+                self.hold_off_doublings.store(longer, Ordering::Relaxed);
                 return None;
             }
             std::thread::yield_now();
+        }
+        if begin.elapsed() < most / 2 {
+            self.hold_off_doublings.store(doublings.saturating_sub(1), Ordering::Relaxed);
         }
         Some(held_off)
     }

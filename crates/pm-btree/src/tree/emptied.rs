@@ -1,6 +1,6 @@
 //! The empty leaves of a tree, until they are unlinked.
 
-use crate::node::{Frame, FrameId};
+use crate::node::{Frame, FrameId, Frames};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -28,7 +28,7 @@ impl Emptied {
         self.deferred.store(len.saturating_add(count), Ordering::Relaxed);
     }
 
-    /// Adds a leaf, whose lock the caller has, unless it is in the list.
+    /// Adds a leaf, unless it is in the list. The caller has its lock, or holds off all changes.
     #[cold]
     pub(crate) fn add(&self, id: FrameId, frame: &Frame) {
         if !frame.is_listed.swap(true, Ordering::Relaxed) {
@@ -38,12 +38,25 @@ impl Emptied {
         }
     }
 
-    /// Takes up to `count` leaves out of the list. The caller notes in their frames that they are not in it any more.
-    pub(crate) fn take(&self, count: usize) -> Vec<FrameId> {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes up to `count` leaves out of the list, and passes over those that have left the tree together with others.
+    pub(crate) fn take(&self, frames: &Frames, count: usize) -> Vec<FrameId> {
         let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = leaves.len().saturating_sub(count);
-        self.len.store(rest, Ordering::Relaxed);
+        let mut taken = Vec::new();
+        while taken.len() < count
+            && let Some(id) = leaves.pop()
+        {
+            if frames.get(id).is_listed.swap(false, Ordering::Relaxed) {
+                taken.push(id);
+            }
+        }
+        self.len.store(leaves.len(), Ordering::Relaxed);
         self.deferred.store(0, Ordering::Relaxed);
-        leaves.split_off(rest)
+        taken.reverse();
+        taken
     }
 }

@@ -6,6 +6,8 @@ use pm_testkit::{AnyPmem, any};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+type Words = Table<u64, u64, AnyPmem<'static>>;
+
 /// A full store takes more entries once it has grown, several times, and keeps all of them over the next open. A size that is too small changes nothing.
 #[test]
 fn full_store_grows() {
@@ -61,6 +63,36 @@ fn table_that_cannot_be_created_takes_no_space() {
         assert!(matches!(error, TableError::Write(WriteError::Full)), "{error}");
     }
     assert_eq!(store.stats().unwrap().used_bytes, before);
+}
+
+/// What must not happen: a batch that fails takes space, because the leaves that it has split off stay although they have no entries.
+#[test]
+fn batch_that_fails_takes_no_space() {
+    let options = StoreOptions::new().node_slots(4).extent_bytes(4096);
+    let format = || Store::format(any(Region::anonymous(256 << 10).unwrap()), &options).unwrap();
+    let fill = |table: &Words| (0..).find(|key| table.insert(3_000_000 + key, 1).is_err()).unwrap();
+    let of_new = fill(&format().table("b").unwrap());
+    let store = format();
+    let (a, b) = (store.table::<u64, u64>("a").unwrap(), store.table::<u64, u64>("b").unwrap());
+    assert!(a.insert(1_000_000, 1).unwrap() && b.insert(1_000_000, 1).unwrap());
+    let before = store.check().unwrap().leaves;
+    for attempt in 0..3 {
+        let mut batch = store.batch();
+        (0..300).for_each(|key| batch.insert(&a, 2_000_000 + key, key).unwrap());
+        // All entries of this leaf move.
+        (0..300).for_each(|key| batch.insert(&a, key, key).unwrap());
+        (0..100_000).for_each(|key| batch.insert(&b, 2_000_000 + key, key).unwrap());
+        let error = batch.commit().unwrap_err();
+        assert!(matches!(error, WriteError::Full), "{error}");
+        let report = store.check().unwrap();
+        assert!(report.leaves < before + 32, "{attempt}: {before}, then {} leaves", report.leaves);
+        assert!(report.is_sound(), "{attempt}: {report:?}");
+        assert_eq!((a.len().unwrap(), b.len().unwrap()), (1, 1));
+        assert_eq!(a.get(1_000_000).unwrap().unwrap().value(), 1);
+    }
+    let keys = fill(&b);
+    assert!(keys * 100 >= of_new * 90, "{keys} keys, and {of_new} in a new store");
+    assert!(store.check().unwrap().is_sound());
 }
 
 /// The pool is full, and there is space only in extents of before the open. A record of another length that waited for a reader does not help.
@@ -221,28 +253,34 @@ fn space_of_removed_values_serves_other_lengths() {
     }
 }
 
-/// The space of leaves serves values after a close, which nothing but the leaves had filled.
+/// The space of leaves serves values after a close, which nothing but the leaves had filled, however the entries were removed.
 #[test]
 fn space_of_leaves_serves_values_after_a_close() {
-    let options = StoreOptions::new();
+    let removals: [fn(&Words); 2] = [
+        |short| assert!(short.retain(|_, _| false).unwrap() > 0),
+        |short| assert!(short.remove_range(..).unwrap() > 0),
+    ];
+    let options = StoreOptions::new().removal_batch(1 << 20);
     let format = || Arc::new(Region::anonymous(16 << 20).unwrap());
     let of_new = fill(&Store::format(any(format()), &options).unwrap().table("t").unwrap(), 500);
-    let pmem = format();
-    let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
-    let short = store.table::<u64, u64>("short").unwrap();
-    let mut keys = 0_u64;
-    while short.insert(keys, keys).is_ok() {
-        keys += 1;
+    for (number, remove) in removals.into_iter().enumerate() {
+        let pmem = format();
+        let store = Store::format(any(Arc::clone(&pmem)), &options).unwrap();
+        let short = store.table::<u64, u64>("short").unwrap();
+        let mut keys = 0_u64;
+        while short.insert(keys, keys).is_ok() {
+            keys += 1;
+        }
+        assert!(keys > 300_000, "{keys}");
+        remove(&short);
+        drop(short);
+        store.close().unwrap();
+        let store = Store::attach(any(pmem), &options).unwrap();
+        assert_eq!(store.heap().blocks(), store.blocks());
+        let keys = fill(&store.table("t").unwrap(), 500);
+        assert!(keys * 100 >= of_new * 95, "{number}: {keys} values, and {of_new} in a new store");
+        assert!(store.check().unwrap().is_sound());
     }
-    assert!(keys > 300_000, "{keys}");
-    short.retain(|_, _| false).unwrap();
-    drop(short);
-    store.close().unwrap();
-    let store = Store::attach(any(pmem), &options).unwrap();
-    assert_eq!(store.heap().blocks(), store.blocks());
-    let keys = fill(&store.table("t").unwrap(), 500);
-    assert!(keys * 100 >= of_new * 95, "{keys} values, and {of_new} in a new store");
-    assert!(store.check().unwrap().is_sound());
 }
 
 /// Values longer than a quarter of an extent have blocks of their own, which return to the heap.

@@ -148,6 +148,106 @@ fn changes_are_held_off_while_leaves_are_unlinked() {
     }
 }
 
+/// Fences that take a millisecond.
+struct SlowFences;
+
+impl<R: Pmem> Hook<R> for SlowFences {
+    fn fence(&self, region: &R) -> Result<(), FenceError> {
+        std::thread::sleep(Duration::from_millis(1));
+        region.fence()
+    }
+}
+
+/// Fences of a thread with this name, which do not end before the gate is open.
+const GATED: &str = "gated";
+
+#[derive(Default)]
+struct Gate {
+    is_open: AtomicBool,
+    is_reached: AtomicBool,
+}
+
+impl<R: Pmem> Hook<R> for Gate {
+    fn fence(&self, region: &R) -> Result<(), FenceError> {
+        if std::thread::current().name() == Some(GATED) {
+            self.is_reached.store(true, Ordering::Relaxed);
+            while !self.is_open.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        region.fence()
+    }
+}
+
+/// Opens the gate, also when the test panics.
+struct Opens(Arc<Gate>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.0.is_open.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A queue does not grow either if fences take a millisecond, as in an ordinary file, and other threads always have a change in progress.
+#[test]
+fn queue_beside_slow_changes_does_not_grow() {
+    let region = Hooked::new(Region::anonymous(1 << 20).unwrap(), Arc::new(SlowFences));
+    let store = Store::format(any(region), &small()).unwrap();
+    let queue = store.table::<u64, u64>("queue").unwrap();
+    let other = store.table::<u64, u64>("other").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (other, is_over) = (&other, &is_over);
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let mut number = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    other.insert(thread, number).unwrap();
+                    number += 1;
+                }
+            });
+        }
+        for number in 0..1000 {
+            assert!(queue.insert(number, number).unwrap());
+            if number >= 5 {
+                assert_eq!(queue.pop_first().unwrap().unwrap().0.value(), number - 5);
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let report = store.check().unwrap();
+    assert!(report.leaves < 100, "{} leaves", report.leaves);
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// Leaves that could not be unlinked, because another thread had a change in progress all the time, leave the tree at the close.
+#[test]
+fn deferred_leaves_are_unlinked_at_a_close() {
+    let region = Arc::new(Region::anonymous(1 << 20).unwrap());
+    let gate = Arc::new(Gate::default());
+    let hooked = Hooked::new(Arc::clone(&region), Arc::clone(&gate));
+    let store = Store::format(any(hooked), &small()).unwrap();
+    let table = store.table::<u64, u64>("t").unwrap();
+    (0..80).for_each(|key| assert!(table.insert(key, key).unwrap()));
+    std::thread::scope(|scope| {
+        let change = || assert!(!table.insert(79, 0).unwrap());
+        let _opens = Opens(Arc::clone(&gate));
+        std::thread::Builder::new().name(GATED.to_owned()).spawn_scoped(scope, change).unwrap();
+        while !gate.is_reached.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (0..70).for_each(|key| assert!(table.remove(key).unwrap()));
+    });
+    let deferred = store.check().unwrap().leaves;
+    assert!(deferred > 15, "{deferred} leaves");
+    drop(table);
+    store.close().unwrap();
+    let store = Store::attach(any(region), &small()).unwrap();
+    let report = store.check().unwrap();
+    assert!(report.leaves < 12 && report.is_sound(), "{} of {deferred} leaves", report.leaves);
+    assert_eq!(store.table_len("t").unwrap(), Some(10));
+}
+
 /// The last leaf is not unlinked and made again each time when entries are pushed and popped at its edge.
 #[test]
 fn leaf_at_the_edge_stays() {
@@ -162,6 +262,37 @@ fn leaf_at_the_edge_stays() {
         }
     }
     assert!(store.stats().unwrap().used_bytes <= before + 2 * 2048);
+}
+
+/// All leaves that one call leaves empty leave the tree with it, however many, and however they lie beside one another.
+#[test]
+fn leaves_that_one_batch_leaves_empty_are_unlinked() {
+    const KEYS: u64 = 3_000;
+    // Which keys stay: none, those of the last leaves, and one of 200.
+    let stays: [fn(u64) -> bool; 3] = [|_| false, |key| key >= 2_980, |key| key % 200 == 7];
+    for (number, stays) in stays.into_iter().enumerate() {
+        for slots in [4, 12] {
+            let options = small().node_slots(slots).empty_leaves(8).removal_batch(1 << 20);
+            let store = format(4 << 20, &options);
+            let table = store.table::<u64, u64>("t").unwrap();
+            (0..KEYS).for_each(|key| assert!(table.insert(key, key).unwrap()));
+            let before = store.check().unwrap().leaves;
+            if number == 0 {
+                assert_eq!(table.remove_range(..).unwrap(), KEYS);
+            } else {
+                let mut batch = store.batch();
+                (0..KEYS).filter(|key| !stays(*key)).for_each(|key| batch.remove(&table, key).unwrap());
+                batch.commit().unwrap();
+            }
+            let report = store.check().unwrap();
+            assert!(report.leaves < 70, "{number}, {slots}: {} leaves of {before}", report.leaves);
+            assert!(report.is_sound(), "{number}, {slots}: {report:?}");
+            let keys: Vec<u64> = table.range(..).map(|entry| entry.unwrap().0.value()).collect();
+            assert!(keys.into_iter().eq((0..KEYS).filter(|key| stays(*key))), "{number}, {slots}");
+            let store = killed(&store, &options);
+            assert!(store.check().unwrap().is_sound(), "{number}, {slots}");
+        }
+    }
 }
 
 /// Random changes of few keys in many leaves, against a map, with opens after kills and closes.
