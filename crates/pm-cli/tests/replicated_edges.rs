@@ -269,8 +269,10 @@ fn node_without_room_for_the_state_says_so() {
         set(number);
         cluster.settle();
     }
+    let last: u64 = cluster.info(small, "last_log_index").parse().unwrap();
     cluster.kill(small);
     (0..20).for_each(&mut set);
+    wait_for(|| (cluster.info(leader, "purged_index").parse::<u64>().unwrap() > last).then_some(()));
     cluster.serve(small);
     let says = |cluster: &Cluster| fs::read_to_string(cluster.messages(small)).unwrap();
     wait_for(|| says(&cluster).contains("give this node a longer file").then_some(()));

@@ -116,11 +116,15 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
         loop {
             let member = Arc::clone(&measured);
             // The first measurement visits all leaves of the store.
-            if tokio::task::spawn_blocking(move || member.measure()).await.is_err()
-                || measured.bound_log().await.is_err()
-            {
+            if tokio::task::spawn_blocking(move || member.measure()).await.is_err() {
                 break;
             }
+            tokio::time::sleep(MEASURE).await;
+        }
+    });
+    let bounded = Arc::clone(&member);
+    tokio::spawn(async move {
+        while bounded.bound_log().await.is_ok() {
             tokio::time::sleep(MEASURE).await;
         }
     });

@@ -356,7 +356,7 @@ impl Space {
         stats
     }
 
-    /// The number of blocks of `lines` lines that the free space of the scanned chunks has room for, each within a chunk. Releases what may leave quarantine.
+    /// The number of blocks of `lines` lines that the free space of the scanned chunks has room for. Releases what may leave quarantine.
     ///
     /// # Durability
     /// Two fences for each huge block that leaves quarantine, which is split into chunks.
@@ -366,20 +366,28 @@ impl Space {
         lines: u64,
         checkpoint_lsn: Lsn,
     ) -> Result<u64, FenceError> {
-        huge::split_quarantined(&mut self.chunks.lock(), pmem, checkpoint_lsn)?;
+        let whole = chunk_lines(&self.chunks.layout) - 1;
         let in_extent = |free_lines: u32| u64::from(free_lines) / lines;
-        let mut count = 0;
+        // Locked all the time, so that no chunk changes owners and is counted twice.
+        let mut chunks = self.chunks.lock();
+        huge::split_quarantined(&mut chunks, pmem, checkpoint_lsn)?;
+        let (mut count, mut free_chunks) = (0, chunks.shared.free.clone());
         for arena in &self.chunks.arenas {
             let mut arena = arena.lock_unpoisoned();
             arena.drain_quarantine(checkpoint_lsn, self.chunks.clock.now(), usize::MAX);
-            let maps = arena.slots.iter().flatten().filter(|map| in_extent(map.free_lines) > 0);
-            count += maps
-                .flat_map(|map| map.free_extents())
-                .map(|extent| in_extent(extent.end - extent.start))
-                .sum::<u64>();
+            for map in arena.slots.iter().flatten() {
+                if map.free_lines == whole {
+                    free_chunks.insert(map.chunk);
+                } else if in_extent(map.free_lines) > 0 {
+                    let of_extents = map.free_extents().map(|extent| in_extent(extent.end - extent.start));
+                    count += of_extents.sum::<u64>();
+                }
+            }
         }
-        let free_chunks = self.chunks.lock().shared.free.len() as u64;
-        Ok(count + free_chunks * in_extent(chunk_lines(&self.chunks.layout) - 1))
+        if in_extent(whole) > 0 {
+            return Ok(count + free_chunks.len() as u64 * in_extent(whole));
+        }
+        Ok(huge::room_in(&free_chunks, huge::chunk_count(&self.chunks.layout, lines)))
     }
 
     /// The corrupted headers found since the last call.

@@ -21,7 +21,27 @@ use super::headers::{chunk_lines, corruption, end_of, header_offset, huge_lines,
 use super::reservation::{Extent, Reservation};
 use super::scanner::Start;
 use crate::format::{BLOCK_LINES_MAX, BlockHeader, BlockState, LINE_BYTES, Lsn};
+use crate::layout::Layout;
 use pm_core::{FenceError, Pmem};
+use std::collections::BTreeSet;
+
+/// The number of chunks that a huge block for `lines` lines is carved from.
+pub(super) fn chunk_count(layout: &Layout, lines: u64) -> u64 {
+    huge_lines(layout, lines).saturating_add(1).div_ceil(u64::from(chunk_lines(layout)))
+}
+
+/// The number of huge blocks of `count` chunks each for which these chunks have room.
+pub(super) fn room_in(free_chunks: &BTreeSet<u64>, count: u64) -> u64 {
+    let (mut room, mut adjacent, mut next) = (0, 0, 0);
+    for chunk in free_chunks {
+        adjacent = if *chunk == next { adjacent + 1 } else { 1 };
+        next = chunk + 1;
+        if adjacent == count {
+            (room, adjacent) = (room + 1, 0);
+        }
+    }
+    room
+}
 
 /// [`Space::reserve_in`](super::Space::reserve_in) for a huge block.
 #[cold]
@@ -35,7 +55,7 @@ pub(super) fn reserve<P: Pmem>(
 ) -> Result<Reservation, SpaceError> {
     let in_chunk = u64::from(chunk_lines(&table.layout));
     // The free block from which the huge block is carved consists of whole chunks.
-    let count = huge_lines(&table.layout, lines).saturating_add(1).div_ceil(in_chunk);
+    let count = chunk_count(&table.layout, lines);
     let longest = u64::from(BLOCK_LINES_MAX).min(table.chunk_count() * in_chunk - 1);
     let whole = count.saturating_mul(in_chunk) - 1;
     // However long the heap gets.

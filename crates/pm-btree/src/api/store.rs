@@ -482,9 +482,10 @@ impl<P: Pmem> Store<P> {
         })
     }
 
-    /// The space that entries of any lengths can take before a change fails with [`WriteError::Full`], unless the store
-    /// [grows](StoreOptions::max_bytes): whole extents that the heap has room for. What is free beyond that serves only records whose lengths are like
-    /// those of the records beside it: a store can be full for a length of which it has no extent while [`stats`](Self::stats) still shows free space.
+    /// The space that entries with keys and values of up to `len` bytes, together, can take before a change fails with [`WriteError::Full`], unless the store
+    /// [grows](StoreOptions::max_bytes): what the heap has room for in pieces as long as an extent, and as such an entry. What is free beyond that serves
+    /// only records whose lengths are like those of the records beside it: a store can be full for a length of which it has no extent while
+    /// [`stats`](Self::stats) still shows free space. Each length needs a piece for itself at first.
     ///
     /// Space of records that are gone is returned to the heap by this. The first call after an open waits until every leaf was visited, as [`Table::len`]
     /// does; a later one takes microseconds for each extent and each chunk of the heap.
@@ -494,12 +495,12 @@ impl<P: Pmem> Store<P> {
     ///
     /// # Durability
     /// A crash leaves all entries. One transaction of the heap for each extent that is returned.
-    pub fn available_bytes(&self) -> Result<u64, WriteError> {
+    pub fn available_bytes(&self, len: u64) -> Result<u64, WriteError> {
         self.shared.check_writable()?;
         self.settle_if_possible()?;
         let Shared { session, sweep, .. } = &*self.shared;
         sweep.complete(session)?;
-        session.space.available_bytes(&session.heap)
+        session.space.available_bytes(&session.heap, len)
     }
 
     /// Commits the group. If that fails, but not by a fence, the caller does without.

@@ -109,6 +109,11 @@ fn unlink_some<P: Pmem>(session: &Session<P>, tree: &Tree, _: &HeldOff<'_>) -> R
         if met.contains(&candidate) {
             continue;
         }
+        // Enough for one time.
+        if met.len() >= LEAVES_MAX {
+            skipped.push(candidate);
+            continue;
+        }
         match Run::around(session, tree, candidate, &met) {
             Ok(Around::Run(run)) => {
                 met.extend(run.empty.iter().map(|(id, _)| *id));

@@ -560,17 +560,15 @@ impl Space {
         self.return_emptied(heap, &mut self.growth(), false).map(drop)
     }
 
-    /// The length of the extents that can be taken, of any class: those that the heap has room for without growth, and spare ones. Returns extents of
-    /// records and blocks that are not in use to the heap, but for the spare ones.
+    /// The length of the extents that can be taken, of any class, or of blocks for records of `len` bytes if those are longer. Returns extents and blocks that
+    /// are not in use to the heap.
     ///
     /// # Durability
     /// One transaction of the heap for each that is returned, and the fences of [`Heap::room_for`].
-    pub(crate) fn available_bytes<P: Pmem>(&self, heap: &Heap<P>) -> Result<u64, WriteError> {
-        self.return_emptied(heap, &mut self.growth(), true)?;
-        let spare =
-            self.open_extents().filter(|extent| extent.may_close() && extent.free() == extent.unit_count());
-        let room = heap.room_for(self.extent_bytes).map_err(TxError::from)?;
-        Ok((room + spare.count() as u64) * self.extent_bytes)
+    pub(crate) fn available_bytes<P: Pmem>(&self, heap: &Heap<P>, len: u64) -> Result<u64, WriteError> {
+        self.return_unused(heap)?;
+        let bytes = self.extent_bytes.max(LongRecords::block_bytes(len.min(RECORD_BYTES_MAX)));
+        Ok(heap.room_for(bytes).map_err(TxError::from)? * bytes)
     }
 
     /// Returns the extents of nodes that are not in use to the heap, and passes their numbers to `forget`. No other thread uses the store.

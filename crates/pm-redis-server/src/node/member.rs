@@ -1,7 +1,7 @@
 //! A member of the cluster: proposes writes to the leader, and confirms reads.
 
 use super::counts::Counts;
-use super::proposer::{Proposal, propose};
+use super::proposer::{LONGEST_ENTRY_BYTES, Proposal, propose};
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
 use openraft::error::{Fatal, RaftError};
@@ -42,12 +42,16 @@ const KEPT_FREE: u64 = 8;
 const KEPT_FREE_OF_REMOVALS: u64 = 32;
 
 /// The part of the store that is kept in whole extents, which serve any length: what else is free may not serve the next entry of the log, and a node
-/// that cannot write its log stops.
-const KEPT_WHOLE: u64 = 16;
-const KEPT_WHOLE_OF_REMOVALS: u64 = 32;
+/// that cannot write its log stops. Records of a length that has no free unit take an extent, a 256th of most stores, for the first of them.
+const KEPT_WHOLE: u64 = 8;
+const KEPT_WHOLE_OF_REMOVALS: u64 = 16;
 
 /// The part of the store from which the log is purged, however few entries it has. Half of it is kept for nodes that lag.
 const LOG: u64 = 8;
+const LOG_OF_FULL: u64 = 64;
+
+/// The part of the store that may be written before it is measured for the first time.
+const FIRST: u64 = 256;
 
 /// What a write takes: in the log, in the state, and what both need besides.
 const COPIES: u64 = 3;
@@ -89,6 +93,11 @@ pub(crate) struct Member {
     removal_room: AtomicU64,
 }
 
+/// The length of a store.
+fn store_bytes(storage: &Storage<Map>) -> u64 {
+    storage.store().heap().pool().data().end
+}
+
 /// A share of the memory for writes.
 pub(crate) type Permit = OwnedSemaphorePermit;
 
@@ -126,8 +135,7 @@ impl Member {
         addresses: &BTreeMap<u64, String>,
         limits: Limits,
     ) -> Arc<Self> {
-        // Until the first measurement.
-        let first_room = storage.store().heap().pool().data().end / 32;
+        let first_room = store_bytes(&storage) / FIRST;
         let links = Links::new(Arc::clone(&identity));
         links.set(addresses.iter().map(|(id, address)| (*id, address.as_str())));
         let (reads, waiting) = mpsc::channel(READS);
@@ -232,12 +240,13 @@ impl Member {
         if self.leader() != Some(self.identity.id()) {
             return at_once(Outcome::NotExecuted("the node is not the leader".to_owned()));
         }
-        // A full store is emptied by removals, or left for the longer ones of other nodes.
-        let room = match command {
-            Command::Remove(_) | Command::Register { .. } => &self.removal_room,
-            _ => &self.room,
+        // A full store is emptied by removals, or left for the longer ones of other nodes, which are registered then.
+        let has_room = match command {
+            Command::Register { .. } => true,
+            Command::Remove(_) => take(&self.removal_room, command.len_bytes() + WRITE_BYTES),
+            _ => take(&self.room, command.len_bytes() + WRITE_BYTES),
         };
-        if !take(room, command.len_bytes() + WRITE_BYTES) {
+        if !has_room {
             return at_once(Outcome::NotExecuted("the store is full".to_owned()));
         }
         let deadline = Instant::now() + ANSWER;
@@ -332,7 +341,7 @@ impl Member {
         let Ok(stats) = store.stats() else { return };
         let free_bytes = stats.pool_bytes.saturating_sub(stats.used_bytes);
         // A store that fails takes no writes.
-        let whole_bytes = store.available_bytes().unwrap_or(0);
+        let whole_bytes = store.available_bytes(LONGEST_ENTRY_BYTES).unwrap_or(0);
         let usable_bytes = |kept_free, kept_whole| {
             let free_bytes = free_bytes.saturating_sub(stats.pool_bytes / kept_free);
             free_bytes.min(whole_bytes.saturating_sub(stats.pool_bytes / kept_whole))
@@ -352,7 +361,7 @@ impl Member {
         self.counts.log_bytes.store(self.storage.log_bytes(), Ordering::Relaxed);
     }
 
-    /// Lets openraft purge entries, if the log has too many, or takes too much of the store.
+    /// Lets openraft purge entries, if the log has too many, or takes too much of the store: less of a full one, in which removals need room for theirs.
     pub(crate) async fn bound_log(&self) -> Result<(), Fatal<u64>> {
         let next = |id: Option<LogId<u64>>| id.map_or(0, |id| id.index + 1);
         let (snapshot, purged) = {
@@ -365,9 +374,9 @@ impl Member {
         if end < purged + (kept / 10).clamp(1, 1000) {
             end = 0;
         }
-        let limit_bytes = self.counts.store_bytes.load(Ordering::Relaxed) / LOG;
-        // Zero before the first measurement.
-        let is_long = limit_bytes != 0 && self.storage.log_bytes() > limit_bytes;
+        let part = if self.is_full.load(Ordering::Relaxed) { LOG_OF_FULL } else { LOG };
+        let limit_bytes = store_bytes(&self.storage) / part;
+        let is_long = self.storage.log_bytes() > limit_bytes;
         if is_long && let Some(last) = self.storage.log_before_newest(limit_bytes / 2) {
             end = end.max(snapshot.min(last + 1));
         }

@@ -2,6 +2,7 @@
 
 use crate::peer::Outcome;
 use crate::program::{Answer, Command, Map};
+use crate::redis::REQUEST_BYTES;
 use openraft::error::ClientWriteError;
 use openraft::metrics::RaftServerMetrics;
 use openraft::{BasicNode, Raft};
@@ -13,8 +14,15 @@ use tokio::time::timeout;
 /// The entries that are proposed and not applied. The writes that come meanwhile share the next one.
 const ENTRIES: usize = 2;
 
-/// The length of commands from which an entry takes no more.
+/// The length of an entry's commands, unless it has only one.
 const ENTRY_BYTES: usize = 256 << 10;
+
+/// What a command takes of that besides its strings.
+const COMMAND_BYTES: usize = 16;
+
+/// The length of the longest entry: a command is shorter than its request.
+pub(super) const LONGEST_ENTRY_BYTES: u64 = 260 << 10;
+const _: () = assert!(LONGEST_ENTRY_BYTES > REQUEST_BYTES as u64 && LONGEST_ENTRY_BYTES > ENTRY_BYTES as u64);
 
 /// How long an entry of a leader that was replaced waits for its answer. openraft gives none for entries that it then receives in a snapshot.
 const REPLACED: Duration = Duration::from_secs(10);
@@ -52,10 +60,19 @@ impl Clients {
 /// Proposes writes on the node with this number, in the order in which they come, until there are no more senders.
 pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver<Proposal>) {
     let places = Arc::new(Semaphore::new(ENTRIES));
-    while let Some(first) = writes.recv().await {
+    let mut next = None;
+    loop {
+        let first = match next.take() {
+            Some(first) => first,
+            None => match writes.recv().await {
+                Some(first) => first,
+                None => return,
+            },
+        };
         // While it waits for a place, others come.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let (commands, clients) = entry(first, &mut writes);
+        let (commands, clients);
+        (commands, clients, next) = entry(first, &mut writes);
         if commands.is_empty() {
             continue;
         }
@@ -116,21 +133,28 @@ async fn replaced(raft: &Raft<Map>, id: u64, term: u64) {
     }
 }
 
-/// The commands of an entry: those that wait, up to a length. A write that its client has given up is not executed: without a majority, clients repeat theirs.
-fn entry(first: Proposal, writes: &mut mpsc::Receiver<Proposal>) -> (Vec<Command>, Clients) {
+/// The commands of an entry: those that wait, up to a length, and the write that is too long for it. A write that its client has given up is not executed:
+/// without a majority, clients repeat theirs.
+fn entry(
+    first: Proposal,
+    writes: &mut mpsc::Receiver<Proposal>,
+) -> (Vec<Command>, Clients, Option<Proposal>) {
     let (mut len_bytes, mut next) = (0, Some(first));
     let (mut commands, mut clients) = (Vec::new(), Clients(Vec::new()));
     while let Some(Proposal { command, outcome, permit }) = next.take() {
         if !outcome.is_closed() {
-            len_bytes += command.len_bytes();
+            len_bytes += command.len_bytes() + COMMAND_BYTES;
+            if len_bytes > ENTRY_BYTES && !commands.is_empty() {
+                return (commands, clients, Some(Proposal { command, outcome, permit }));
+            }
             commands.push(command);
             clients.0.push((outcome, permit));
         }
-        if len_bytes < ENTRY_BYTES && commands.len() < COMMANDS {
+        if commands.len() < COMMANDS {
             next = writes.try_recv().ok();
         }
     }
-    (commands, clients)
+    (commands, clients, None)
 }
 
 #[cfg(test)]
@@ -156,7 +180,7 @@ mod tests {
             number % 3 == 0
         });
         let first = writes.recv().await.unwrap();
-        let (commands, clients) = entry(first, &mut writes);
+        let (commands, clients, _) = entry(first, &mut writes);
         assert_eq!(commands, [2_u8, 5, 8].map(|number| Command::Remove(vec![vec![number]])));
         assert_eq!(clients.0.len(), 3);
         assert_eq!(memory.available_permits(), 7, "they have no memory any more");

@@ -6,4 +6,4 @@ mod request;
 
 pub(crate) use command::{Action, Read, parse};
 pub(crate) use reply::Reply;
-pub(crate) use request::{ProtocolError, Requests};
+pub(crate) use request::{ProtocolError, REQUEST_BYTES, Requests};
