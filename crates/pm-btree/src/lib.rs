@@ -107,6 +107,6 @@ pub use error::{
     Corruption, CorruptionKind, DecodeError, EncodeError, LostChange, OpenError, ReadError, TableError,
     WriteError,
 };
-pub use maintenance::{CheckReport, StoreStats};
+pub use maintenance::{CheckReport, Room, StoreStats};
 pub use session::StoreOptions;
 pub use types::{Key, LeadingKey, Plain, Prefix, Value};

@@ -7,6 +7,7 @@ mod cluster;
 use cluster::{Client, Cluster, PATIENCE, Reply, free_ports, pm, wait_for};
 use std::fs;
 use std::io::{Write as _, copy};
+use std::iter;
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::Barrier;
@@ -126,23 +127,26 @@ fn removed_leader_does_not_lead() {
     assert!(matches!(&reply, Reply::Error(reason) if reason.starts_with("TRYAGAIN")), "{reply:?}");
 }
 
+fn is_full(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(reason) if reason.contains("the store is full"))
+}
+
 /// Sets keys to values of a length until the store has no room for one more, also after it was measured again. Returns their number.
 fn fill(client: &mut Client, len_bytes: usize) -> usize {
     let value = vec![b'x'; len_bytes];
+    let count = if len_bytes > 1000 { 10 } else { 100 };
     let (mut number, mut refused) = (0, 0);
     while refused < 2 {
-        let keys: Vec<_> = (number..number + 10).map(|number| format!("{len_bytes} {number}")).collect();
+        let keys: Vec<_> = (number..number + count).map(|number| format!("{len_bytes} {number}")).collect();
         let sets: Vec<_> = keys.iter().map(|key| vec![&b"SET"[..], key.as_bytes(), &value]).collect();
         client.send(&sets).unwrap();
-        let is_full =
-            |reply: &Reply| matches!(reply, Reply::Error(reason) if reason.contains("the store is full"));
         let replies: Vec<_> = sets.iter().map(|_| client.receive().unwrap()).collect();
         assert!(replies.iter().all(|reply| is_full(reply) || *reply == Reply::ok()), "{replies:?}");
         if replies.iter().any(is_full) {
             refused += 1;
             thread::sleep(Duration::from_millis(500));
         } else {
-            (number, refused) = (number + 10, 0);
+            (number, refused) = (number + count, 0);
         }
     }
     number
@@ -165,6 +169,41 @@ fn full_cluster_takes_removals() {
     }
     let more = fill(&mut client, 30_000);
     assert!(more > 500, "{more} after {counts:?}");
+    cluster.settle();
+    assert_eq!(cluster.alive().len(), 3);
+}
+
+/// Each length that a store never had takes a piece of it at first. Many of them that come at once do not take those of the log.
+#[test]
+fn full_cluster_takes_bursts_of_new_lengths() {
+    let cluster = Cluster::start(&[]);
+    let leader = cluster.leader();
+    let mut client = cluster.client(leader);
+    let filled = fill(&mut client, 1000);
+    assert!(filled > 50_000, "{filled}");
+    // A few pieces of the store.
+    let removed: Vec<_> = (0..2000).map(|number| format!("1000 {number}")).collect();
+    let request: Vec<_> = iter::once("DEL").chain(removed.iter().map(String::as_str)).collect();
+    assert_eq!(client.call(&request).unwrap(), Reply::Integer(2000));
+    thread::sleep(Duration::from_millis(500));
+    let lengths: Vec<usize> =
+        (4..14).flat_map(|bits| (0..8).map(move |step| (8 + step) << bits >> 3)).collect();
+    let keys: Vec<_> = lengths.iter().map(|len_bytes| format!("new {len_bytes}")).collect();
+    let value = vec![b'x'; 16 << 10];
+    let pairs = keys.iter().zip(&lengths);
+    let sets: Vec<_> = pairs.map(|(key, len)| vec![&b"SET"[..], key.as_bytes(), &value[..*len]]).collect();
+    // Keys that are absent, of as many lengths: their removals take space in the log only.
+    let dels: Vec<_> = lengths.iter().map(|len| vec![&b"DEL"[..], &value[..*len]]).collect();
+    for burst in [&sets, &dels] {
+        for request in burst {
+            // Each has an entry of its own.
+            client.send(std::slice::from_ref(request)).unwrap();
+        }
+        let replies: Vec<_> = burst.iter().map(|_| client.receive().unwrap()).collect();
+        let is_done = |reply: &&Reply| matches!(reply, Reply::Simple(_) | Reply::Integer(0));
+        assert!(replies.iter().all(|reply| is_full(reply) || is_done(&reply)), "{replies:?}");
+        assert!(replies.iter().filter(is_done).count() > 10, "{replies:?}");
+    }
     cluster.settle();
     assert_eq!(cluster.alive().len(), 3);
 }

@@ -27,7 +27,7 @@ mod program;
 mod snapshot;
 mod storage;
 
-pub use api::{LogStore, SnapshotBuilder, StateMachine, StateReader, Storage};
+pub use api::{LogStore, Room, SnapshotBuilder, StateMachine, StateReader, Storage};
 pub use changes::Changes;
 pub use error::StorageError;
 pub use program::Program;

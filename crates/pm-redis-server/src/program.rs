@@ -105,6 +105,36 @@ impl Command {
         }
     }
 
+    /// The length of its encoding, at most a few bytes more.
+    pub(crate) fn encoded_bytes(&self) -> u64 {
+        let number = |number: u64| u64::from(number.max(1).ilog2() / 7 + 1);
+        let string = |string: &Vec<u8>| number(string.len() as u64) + string.len() as u64;
+        1 + match self {
+            Self::Set { key, value, .. } => string(key) + string(value) + 1,
+            Self::SetAll(pairs) => {
+                let strings = pairs.iter().map(|(key, value)| string(key) + string(value));
+                number(pairs.len() as u64) + strings.sum::<u64>()
+            }
+            Self::Remove(keys) => number(keys.len() as u64) + keys.iter().map(string).sum::<u64>(),
+            Self::Add { key, .. } => string(key) + number(u64::MAX),
+            Self::Swap { key, expected, new } => string(key) + string(expected) + string(new),
+            Self::Register { .. } => number(u64::MAX) + 17,
+        }
+    }
+
+    /// The lengths of the keys and values that it sets, but for the registry.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (pairs, one) = match self {
+            Self::SetAll(pairs) => (pairs.as_slice(), None),
+            Self::Set { key, value, .. } => (&[][..], Some((key, value.len()))),
+            Self::Swap { key, new, .. } => (&[][..], Some((key, new.len()))),
+            Self::Add { key, .. } => (&[][..], Some((key, INTEGER_BYTES))),
+            Self::Remove(_) | Self::Register { .. } => (&[][..], None),
+        };
+        let pairs = pairs.iter().map(|(key, value)| (key, value.len()));
+        pairs.chain(one).map(|(key, value)| (key.len() as u64, value as u64))
+    }
+
     /// Makes its changes.
     fn apply(self, state: &mut Changes<'_>) -> Result<Answer, StorageError> {
         Ok(match self {
@@ -162,6 +192,9 @@ impl Command {
     }
 }
 
+/// The length of the longest decimal number.
+const INTEGER_BYTES: usize = 20;
+
 /// A decimal number as Redis writes it: no sign but a minus, no leading zero.
 pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     let number: i64 = str::from_utf8(text).ok()?.parse().ok()?;
@@ -171,6 +204,28 @@ pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn length_of_an_encoding_is_known() {
+        for len in [0, 1, 127, 128, 16_383, 16_384, 200_000] {
+            let string = || vec![b'x'; len];
+            let commands = [
+                (0, Command::Set { key: string(), value: string(), condition: Condition::Always }),
+                (0, Command::SetAll(vec![(string(), string()), (string(), vec![])])),
+                (0, Command::Remove((0..len % 1000).map(|_| vec![b'x'; len / 100]).collect())),
+                (9, Command::Add { key: string(), number: -5 }),
+                (0, Command::Add { key: string(), number: i64::MIN }),
+                (0, Command::Swap { key: string(), expected: vec![], new: string() }),
+                (26, Command::Register { id: 3, file: None }),
+                (0, Command::Register { id: u64::MAX, file: Some([7; 16]) }),
+            ];
+            for (more, command) in commands {
+                let encoded = postcard::to_stdvec(&command).unwrap().len() as u64;
+                let told = command.encoded_bytes();
+                assert!((encoded..=encoded + more).contains(&told), "{told} of {encoded} for {len}");
+            }
+        }
+    }
 
     #[test]
     fn registry_tells_no_file_from_a_file_of_zeros() {

@@ -8,7 +8,7 @@ use crate::error::{Corruption, LeafError, OpenError, ReadError, TableError, Writ
 use crate::format::{
     EXTENT_CHUNK_MAGIC, ExtentChunk, ExtentRow, MAGIC, ROOT, ROWS, StoreBlock, StoreHeader, VERSION, checked,
 };
-use crate::maintenance::{CheckReport, StoreStats, check_tree, compact};
+use crate::maintenance::{CheckReport, Room, StoreStats, check_tree, compact};
 use crate::session::StoreOptions;
 use crate::tree::Tree;
 use crate::types::{Key, Value};
@@ -482,25 +482,22 @@ impl<P: Pmem> Store<P> {
         })
     }
 
-    /// The space that entries with keys and values of up to `len` bytes, together, can take before a change fails with [`WriteError::Full`], unless the store
-    /// [grows](StoreOptions::max_bytes): what the heap has room for in pieces as long as an extent, and as such an entry. What is free beyond that serves
-    /// only records whose lengths are like those of the records beside it: a store can be full for a length of which it has no extent while
-    /// [`stats`](Self::stats) still shows free space. Each length needs a piece for itself at first.
+    /// What the store has room for before a change fails with [`WriteError::Full`], unless it [grows](StoreOptions::max_bytes): in whole pieces that
+    /// serve records of up to `len` bytes, a key with its value, and in units that are free beside others of their length. What it tells and what it
+    /// is for is said at [`Room`].
     ///
-    /// Space of records that are gone is returned to the heap by this. The first call after an open waits until every leaf was visited, as [`Table::len`]
-    /// does; a later one takes microseconds for each extent and each chunk of the heap.
+    /// Space of records that are gone is returned to the heap by this. After an open, free units of extents that were not visited yet are not counted; after
+    /// [`stats`](Self::stats), which waits for that, all are. Takes microseconds for each extent and each chunk of the heap.
     ///
     /// # Errors
     /// When the store is read-only, or a fence fails.
     ///
     /// # Durability
-    /// A crash leaves all entries. One transaction of the heap for each extent that is returned.
-    pub fn available_bytes(&self, len: u64) -> Result<u64, WriteError> {
+    /// A crash leaves all entries. One transaction of the heap for each extent that is returned, and the fences of [`Heap::room_for`](pm_alloc::Heap::room_for).
+    pub fn room(&self, len: u64) -> Result<Room, WriteError> {
         self.shared.check_writable()?;
         self.settle_if_possible()?;
-        let Shared { session, sweep, .. } = &*self.shared;
-        sweep.complete(session)?;
-        session.space.available_bytes(&session.heap, len)
+        Room::measure(&self.shared.session, len)
     }
 
     /// Commits the group. If that fails, but not by a fence, the caller does without.

@@ -10,8 +10,8 @@ mod separator;
 
 pub(crate) use bytes::Bytes;
 pub(crate) use entry::{
-    Commit, Entry, INLINE_BYTES, Kind, RECORD_BYTES_MAX, RecordRef, Stamp, empty_slot, entry_offset,
-    held_entry, inline_lengths, is_slot_empty, node_seed,
+    Commit, Entry, INLINE_BYTES, Kind, RECORD_BYTES_MAX, RECORD_LENGTHS_BYTES, RecordRef, Stamp, empty_slot,
+    entry_offset, held_entry, inline_lengths, is_slot_empty, node_seed,
 };
 pub(crate) use frame::{
     FRAMES_PER_EXTENT, Frame, FrameId, FrameLock, Frames, Snapshot, flush_owed, line_mate, lines_of, slots_of,

@@ -1,4 +1,6 @@
-//! Size classes of records.
+//! Size classes of records, and the units of extents.
+
+use crate::node::FRAMES_PER_EXTENT;
 
 /// The number of classes, with that of nodes.
 pub(crate) const CLASS_COUNT: usize = 84;
@@ -49,6 +51,31 @@ impl Class {
                 Some((1 << doubling) + (step << (doubling - 3)))
             }
         }
+    }
+}
+
+/// What an extent of a store is divided into.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Units {
+    pub(crate) extent_bytes: u64,
+    pub(crate) node_bytes: u64,
+}
+
+impl Units {
+    /// The class of a record of `len` bytes; `None` if it has a block of its own.
+    pub(crate) fn class_of(self, len: u64) -> Option<Class> {
+        Class::of_record(len).filter(|_| len <= (self.extent_bytes / 4).min(256 << 10))
+    }
+
+    /// The length of a unit.
+    pub(super) fn bytes(self, class: Class) -> u64 {
+        class.record_bytes().unwrap_or(self.node_bytes)
+    }
+
+    /// The number of units in an extent.
+    pub(crate) fn count(self, class: Class) -> u32 {
+        let count = u32::try_from(self.extent_bytes / self.bytes(class)).unwrap_or(u32::MAX);
+        if class == Class::NODES { count.min(FRAMES_PER_EXTENT) } else { count }
     }
 }
 

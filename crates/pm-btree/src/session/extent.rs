@@ -186,6 +186,11 @@ impl Extent {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// Whether an eighth is free: of others, units are taken only if no extent can be added.
+    pub(super) fn has_many_free(&self) -> bool {
+        self.free() * 8 >= self.unit_count()
+    }
+
     pub(super) fn is_sealed(&self) -> bool {
         self.is_sealed.load(Ordering::Acquire)
     }

@@ -30,13 +30,13 @@ struct Blocks {
 
 /// The blocks of all long records.
 #[derive(Debug, Default)]
-pub(super) struct LongRecords {
+pub(crate) struct LongRecords {
     blocks: Mutex<Blocks>,
 }
 
 impl LongRecords {
     /// The length of the block for a record of `len` bytes.
-    pub(super) const fn block_bytes(len: u64) -> u64 {
+    pub(crate) const fn block_bytes(len: u64) -> u64 {
         len.next_multiple_of(64)
     }
 

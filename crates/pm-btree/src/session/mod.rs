@@ -15,7 +15,9 @@ mod space;
 mod stock;
 
 pub(crate) use batch_slots::BatchSlot;
+pub(crate) use classes::{CLASS_COUNT, Class, Units};
 pub(crate) use grace::Active;
+pub(crate) use long_records::LongRecords;
 pub use options::StoreOptions;
 pub(crate) use session::{HeldOff, Session};
 pub(crate) use space::Reserved;

@@ -1,6 +1,7 @@
 //! A session, from an open to a close or a crash: the parts of an open store that all its tables use.
 
 use super::batch_slots::BatchSlots;
+use super::classes::{Class, Units};
 use super::epochs::Epochs;
 use super::grace::{Active, Grace, processor_count, thread_number};
 use super::limbo::Limbo;
@@ -77,7 +78,7 @@ fn fanout(slots: usize) -> usize {
 impl Session<Region> {
     /// Grows the pool, and makes room for what it can hold.
     pub(crate) fn grow(&mut self, pool_bytes: u64) -> Result<(), OpenError> {
-        if let Some(reason) = Space::refusal(pool_bytes, self.space.extent_bytes()) {
+        if let Some(reason) = Space::refusal(pool_bytes, self.space.units().extent_bytes) {
             return Err(OpenError::Layout { pool_bytes, reason });
         }
         self.heap.grow(pool_bytes)?;
@@ -103,9 +104,9 @@ impl<P: Pmem> Session<P> {
         if let Some(reason) = Space::refusal(pool_bytes, header.extent_bytes) {
             return Err(OpenError::Layout { pool_bytes, reason });
         }
-        let space = Space::open(&heap, header.extent_bytes, node_bytes)?;
-        let nodes_per_extent = Space::nodes_per_extent(header.extent_bytes, node_bytes);
-        let frames = Frames::new(space.extent_count_max(), nodes_per_extent);
+        let units = Units { extent_bytes: header.extent_bytes, node_bytes };
+        let space = Space::open(&heap, units)?;
+        let frames = Frames::new(space.extent_count_max(), units.count(Class::NODES));
         let inner = InnerNodes::new();
         let verifies_reads = options.verifies_reads();
         let (is_poisoned, steps_right) = (AtomicBool::new(false), AtomicU64::new(0));

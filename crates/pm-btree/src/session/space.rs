@@ -4,7 +4,7 @@
 //! only: after a crash the units that no table reaches are free. An extent whose records are all released returns to the heap when another one is
 //! needed, so that its space serves records of any length. A record that is too long for an extent has a block of its own.
 
-use super::classes::{CLASS_COUNT, Class};
+use super::classes::{CLASS_COUNT, Class, Units};
 use super::extent::{Chosen, Extent, Opened};
 use super::extent_table::{Content, Rows, add_block, free_block, read_rows};
 use super::grace::{processor_count, thread_number};
@@ -13,7 +13,7 @@ use crate::error::{Corruption, CorruptionKind, OpenError, WriteError};
 use crate::node::{FRAMES_PER_EXTENT, FrameId, RECORD_BYTES_MAX};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
-use pm_alloc::{Heap, TxError};
+use pm_alloc::Heap;
 use pm_core::{Domain, Pmem};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -61,7 +61,7 @@ impl Reserved<'_> {
 
 /// The space that records of some length have, in this store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Room {
+pub(super) struct RecordSpace {
     pub(super) bytes: u64,
     /// Whether it is a block of its own, and not a unit of an extent.
     pub(super) is_long: bool,
@@ -98,8 +98,7 @@ impl Drop for Reserved<'_> {
 /// The space of a store.
 #[derive(Debug)]
 pub(crate) struct Space {
-    extent_bytes: u64,
-    node_bytes: u64,
+    units: Units,
     first_offset: u64,
     /// The extents by the window in which they start; two can start in one window. The number of an extent is its index here.
     extents: Vec<OnceLock<Box<Extent>>>,
@@ -141,19 +140,15 @@ impl Growth {
 impl Space {
     /// The space with the extents in the table. They are sealed: nothing is taken from them until units in use are marked, and they are
     /// [unsealed](Self::unseal).
-    pub(crate) fn open<P: Pmem>(
-        heap: &Heap<P>,
-        extent_bytes: u64,
-        node_bytes: u64,
-    ) -> Result<Self, OpenError> {
+    pub(crate) fn open<P: Pmem>(heap: &Heap<P>, units: Units) -> Result<Self, OpenError> {
         let Rows { used, free, count, lost } = read_rows(heap)?;
-        let space = Self { lost_row: lost, ..Self::empty(heap, extent_bytes, node_bytes) };
+        let space = Self { lost_row: lost, ..Self::empty(heap, units) };
         let mut growth = space.growth();
         (growth.row_count, growth.free_rows) = (count, free);
         for (row, offset, content) in used {
             let corrupted = || Corruption::new(offset, CorruptionKind::ExtentTable);
             let bytes = match content {
-                Content::Extent(_) => extent_bytes,
+                Content::Extent(_) => units.extent_bytes,
                 Content::LongRecord { bytes } => bytes,
             };
             if offset < space.first_offset || offset + bytes > heap.pmem().len_bytes() {
@@ -187,8 +182,8 @@ impl Space {
         usize::try_from(2 * (len_bytes / window_bytes(extent_bytes) + 2)).unwrap_or(usize::MAX)
     }
 
-    pub(crate) const fn extent_bytes(&self) -> u64 {
-        self.extent_bytes
+    pub(crate) const fn units(&self) -> Units {
+        self.units
     }
 
     /// The number of extents that the region can have.
@@ -196,18 +191,12 @@ impl Space {
         self.extents.len()
     }
 
-    /// The number of nodes in an extent of nodes.
-    pub(crate) fn nodes_per_extent(extent_bytes: u64, node_bytes: u64) -> u32 {
-        u32::try_from(extent_bytes / node_bytes).unwrap_or(u32::MAX).min(FRAMES_PER_EXTENT)
-    }
-
-    fn empty<P: Pmem>(heap: &Heap<P>, extent_bytes: u64, node_bytes: u64) -> Self {
+    fn empty<P: Pmem>(heap: &Heap<P>, units: Units) -> Self {
         let threads = processor_count().min(16);
         // Places for all extents that the heap may have once it has grown while the store is in use.
-        let count = Self::extents_max(heap.max_bytes().max(heap.pmem().len_bytes()), extent_bytes);
+        let count = Self::extents_max(heap.max_bytes().max(heap.pmem().len_bytes()), units.extent_bytes);
         Self {
-            extent_bytes,
-            node_bytes,
+            units,
             first_offset: heap.layout().chunks_start,
             extents: (0..count).map(|_| OnceLock::new()).collect(),
             long_records: LongRecords::default(),
@@ -233,7 +222,7 @@ impl Space {
 
     /// Makes room for the extents of a region that has grown to `len_bytes` bytes.
     pub(crate) fn grow(&mut self, len_bytes: u64) {
-        let count = Self::extents_max(len_bytes, self.extent_bytes).max(self.extents.len());
+        let count = Self::extents_max(len_bytes, self.units.extent_bytes).max(self.extents.len());
         self.extents.resize_with(count, OnceLock::new);
     }
 
@@ -247,17 +236,13 @@ impl Space {
 
     /// What the extent at `start` is.
     fn opened(&self, start: u64, class: Class, row: u32, is_fresh: bool) -> Opened {
-        let unit_bytes = class.record_bytes().unwrap_or(self.node_bytes);
-        let unit_count = match class {
-            Class::NODES => Self::nodes_per_extent(self.extent_bytes, self.node_bytes),
-            _ => u32::try_from(self.extent_bytes / unit_bytes).unwrap_or(u32::MAX),
-        };
+        let (unit_bytes, unit_count) = (self.units.bytes(class), self.units.count(class));
         Opened { start, class, unit_bytes, unit_count, row, is_fresh }
     }
 
     /// Adds an extent, and returns its number. `None` if there is no place: the extent overlaps others.
     fn insert(&self, opened: &Opened) -> Option<u32> {
-        let window = usize::try_from(opened.start / window_bytes(self.extent_bytes)).ok()?;
+        let window = usize::try_from(opened.start / window_bytes(self.units.extent_bytes)).ok()?;
         let number = (2 * window..2 * window + 2).find(|place| {
             let place = self.extents.get(*place).map(OnceLock::get);
             place.is_some_and(|place| place.is_none_or(|place| place.is_vacant()))
@@ -273,7 +258,7 @@ impl Space {
 
     /// The extent and the unit at `offset`, if a unit of such a class starts there.
     fn find_where(&self, offset: u64, is_wanted: impl Fn(Class) -> bool) -> Option<(u32, u32)> {
-        let window = usize::try_from(offset / window_bytes(self.extent_bytes)).ok()?;
+        let window = usize::try_from(offset / window_bytes(self.units.extent_bytes)).ok()?;
         let places = 2 * window.saturating_sub(1)..2 * window + 2;
         places.into_iter().find_map(|place| {
             let extent = self.extents.get(place)?.get()?;
@@ -301,7 +286,7 @@ impl Space {
     /// Marks the record at `offset` as used. Returns false if no record can be there, or it is marked already. In an extent that is not sealed every
     /// record in use is marked.
     pub(crate) fn mark_record(&self, offset: u64, len: u64) -> bool {
-        match self.class_of(len) {
+        match self.units.class_of(len) {
             Some(class) => self.mark(offset, class),
             None => self.long_records.mark(offset, Some(len)),
         }
@@ -363,7 +348,7 @@ impl Space {
 
     /// Releases a record that no reader finds any more.
     pub(crate) fn release_record(&self, offset: u64, len: u64) {
-        match self.class_of(len) {
+        match self.units.class_of(len) {
             Some(class) => {
                 if let Some((extent, unit)) = self.find(offset, class) {
                     self.release(extent, unit);
@@ -388,23 +373,12 @@ impl Space {
         }
     }
 
-    /// The length of the longest record in an extent.
-    const fn unit_bytes_max(&self) -> u64 {
-        let quarter = self.extent_bytes / 4;
-        if quarter < 256 << 10 { quarter } else { 256 << 10 }
-    }
-
     /// The space that a record of `len` bytes has.
-    pub(super) fn room_of(&self, len: u64) -> Room {
-        match self.class_of(len).and_then(Class::record_bytes) {
-            Some(bytes) => Room { bytes, is_long: false },
-            None => Room { bytes: LongRecords::block_bytes(len), is_long: true },
+    pub(super) fn space_of(&self, len: u64) -> RecordSpace {
+        match self.units.class_of(len).and_then(Class::record_bytes) {
+            Some(bytes) => RecordSpace { bytes, is_long: false },
+            None => RecordSpace { bytes: LongRecords::block_bytes(len), is_long: true },
         }
-    }
-
-    /// The class of a record of `len` bytes; `None` if it has a block of its own.
-    fn class_of(&self, len: u64) -> Option<Class> {
-        Class::of_record(len).filter(|_| len <= self.unit_bytes_max())
     }
 
     /// Lets each group of threads choose the extents it takes from anew, because much space was released.
@@ -420,7 +394,7 @@ impl Space {
         heap: &Heap<P>,
         len: u64,
     ) -> Result<Reserved<'_>, WriteError> {
-        match self.class_of(len) {
+        match self.units.class_of(len) {
             Some(class) => self.reserve_unit(heap, class),
             None if len <= RECORD_BYTES_MAX => self.reserve_long_record(heap, len),
             None => Err(WriteError::TooLong { len_bytes: len, max_bytes: RECORD_BYTES_MAX }),
@@ -453,7 +427,7 @@ impl Space {
     pub(super) fn zeroed<'s, P: Pmem>(&self, heap: &Heap<P>, node: Reserved<'s>) -> Reserved<'s> {
         if self.extent(node.unit.extent).use_node(node.unit.number) {
             // Entries that an earlier node left must not look like corrupted entries of this one. The fence of the node's header covers this.
-            zero(&heap.pmem(), node.offset(), self.node_bytes);
+            zero(&heap.pmem(), node.offset(), self.units.node_bytes);
         }
         node
     }
@@ -491,7 +465,7 @@ impl Space {
         let free = |number: &u32| self.extent(*number).free();
         let most = known.iter().copied().filter(|number| !self.extent(*number).is_sealed()).max_by_key(free);
         let choose = |place: u32| Chosen { place, generation: self.extent(place).generation() };
-        if let Some(most) = most.filter(|most| free(most) * 8 >= self.extent(*most).unit_count()) {
+        if let Some(most) = most.filter(|most| self.extent(*most).has_many_free()) {
             return Ok(choose(most));
         }
         match self.add_extent(heap, class, &mut growth) {
@@ -511,10 +485,10 @@ impl Space {
         class: Class,
         growth: &mut Growth,
     ) -> Result<u32, WriteError> {
-        let (row, start) = self.add_block(heap, growth, self.extent_bytes, Content::Extent(class))?;
+        let (row, start) = self.add_block(heap, growth, self.units.extent_bytes, Content::Extent(class))?;
         if heap.pmem().domain() != Domain::Page {
             // One system call instead of a page fault for each page. In the page domain all these pages would become dirty.
-            heap.pmem().populate(start, self.extent_bytes);
+            heap.pmem().populate(start, self.units.extent_bytes);
         }
         let number =
             self.insert(&self.opened(start, class, row, true)).expect("the heap's blocks do not overlap");
@@ -560,15 +534,13 @@ impl Space {
         self.return_emptied(heap, &mut self.growth(), false).map(drop)
     }
 
-    /// The length of the extents that can be taken, of any class, or of blocks for records of `len` bytes if those are longer. Returns extents and blocks that
-    /// are not in use to the heap.
-    ///
-    /// # Durability
-    /// One transaction of the heap for each that is returned, and the fences of [`Heap::room_for`].
-    pub(crate) fn available_bytes<P: Pmem>(&self, heap: &Heap<P>, len: u64) -> Result<u64, WriteError> {
-        self.return_unused(heap)?;
-        let bytes = self.extent_bytes.max(LongRecords::block_bytes(len.min(RECORD_BYTES_MAX)));
-        Ok(heap.room_for(bytes).map_err(TxError::from)? * bytes)
+    /// The free units of each class, in the extents from which units are taken before another extent is added.
+    pub(crate) fn free_units(&self) -> [u64; CLASS_COUNT] {
+        let mut units = [0; CLASS_COUNT];
+        for extent in self.open_extents().filter(|extent| !extent.is_sealed() && extent.has_many_free()) {
+            units[extent.class().index()] += u64::from(extent.free());
+        }
+        units
     }
 
     /// Returns the extents of nodes that are not in use to the heap, and passes their numbers to `forget`. No other thread uses the store.
@@ -659,7 +631,7 @@ impl Space {
     pub(crate) fn usage(&self) -> (u64, u64) {
         self.open_extents().fold(self.long_records.usage(), |(all, used), extent| {
             let in_use = u64::from(extent.unit_count().saturating_sub(extent.free()));
-            (all + self.extent_bytes, used + in_use * extent.unit_bytes())
+            (all + self.units.extent_bytes, used + in_use * extent.unit_bytes())
         })
     }
 

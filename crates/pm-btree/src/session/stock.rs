@@ -2,7 +2,7 @@
 
 use super::classes::Class;
 use super::session::Session;
-use super::space::{Reserved, Room, SetAside};
+use super::space::{RecordSpace, Reserved, SetAside};
 use crate::error::WriteError;
 use pm_core::Pmem;
 use std::cell::RefCell;
@@ -12,25 +12,25 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
     nodes: RefCell<Vec<SetAside>>,
-    records: RefCell<BTreeMap<Room, Vec<SetAside>>>,
+    records: RefCell<BTreeMap<RecordSpace, Vec<SetAside>>>,
 }
 
 impl Stock {
-    /// Takes what has exactly this room: a record has the class or the block of its length, which its release and an open rely on.
-    fn take_record(&self, room: Room) -> Option<SetAside> {
-        self.records.borrow_mut().get_mut(&room)?.pop()
+    /// Takes exactly this space: a record has the class or the block of its length, which its release and an open rely on.
+    fn take_record(&self, space: RecordSpace) -> Option<SetAside> {
+        self.records.borrow_mut().get_mut(&space)?.pop()
     }
 
     /// Takes a record that has room for `len` bytes.
     fn take_at_least(&self, len: u64) -> Option<SetAside> {
-        let least = Room { bytes: len, is_long: false };
+        let least = RecordSpace { bytes: len, is_long: false };
         self.records.borrow_mut().range_mut(least..).find_map(|(_, units)| units.pop())
     }
 
     /// Sets a record of `len` bytes aside.
     pub(crate) fn add_record<P: Pmem>(&self, session: &Session<P>, len: u64) -> Result<(), WriteError> {
         let record = session.space.reserve_record(&session.heap, len)?;
-        self.records.borrow_mut().entry(session.space.room_of(len)).or_default().push(record.set_aside());
+        self.records.borrow_mut().entry(session.space.space_of(len)).or_default().push(record.set_aside());
         Ok(())
     }
 
@@ -43,7 +43,7 @@ impl Stock {
 
     /// Releases a record of `len` bytes that is not needed any more.
     pub(crate) fn release_record<P: Pmem>(&self, session: &Session<P>, len: u64) {
-        drop(self.take_record(session.space.room_of(len)).map(|unit| session.space.resume(unit)));
+        drop(self.take_record(session.space.space_of(len)).map(|unit| session.space.resume(unit)));
     }
 
     /// Releases all.
@@ -74,7 +74,7 @@ impl<'c, P: Pmem> Supply<'c, P> {
     /// Takes a record of at least `len` bytes.
     pub(crate) fn record(&self, len: u64) -> Result<Reserved<'c>, WriteError> {
         let space = &self.session.space;
-        let set_aside = self.stock.and_then(|stock| stock.take_record(space.room_of(len)));
+        let set_aside = self.stock.and_then(|stock| stock.take_record(space.space_of(len)));
         match set_aside {
             Some(unit) => Ok(space.resume(unit)),
             None => space.reserve_record(&self.session.heap, len),

@@ -2,6 +2,7 @@
 
 use super::log_store::LogStore;
 use super::machine::StateMachine;
+use super::room::Room;
 use crate::error::StorageError;
 use crate::program::Program;
 use crate::snapshot::Entries;
@@ -91,6 +92,15 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Storage<C, P> {
     #[must_use]
     pub fn store(&self) -> &Store<P> {
         self.core.store()
+    }
+
+    /// What the store has room for: entries whose commands have up to `entry_bytes` bytes, and the values that they set. Returns what is not in use any more
+    /// to the heap. After an open, space that was not visited yet is not counted, as with [`Store::room`].
+    ///
+    /// # Errors
+    /// When a fence fails.
+    pub fn room(&self, entry_bytes: u64) -> Result<Room, StorageError> {
+        Room::measure(&self.core, entry_bytes)
     }
 
     /// The length of the log's entries. openraft bounds their number alone; a program whose log shares a small store with its state, or has long entries,

@@ -1,7 +1,8 @@
 //! A member of the cluster: proposes writes to the leader, and confirms reads.
 
+use super::admission::{Admission, LONGEST_ENTRY_BYTES, is_full};
 use super::counts::Counts;
-use super::proposer::{LONGEST_ENTRY_BYTES, Proposal, propose};
+use super::proposer::{Proposal, propose};
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
 use openraft::error::{Fatal, RaftError};
@@ -37,24 +38,9 @@ const WRITE_BYTES: usize = 512;
 /// The reads that share a confirmation.
 const READS: usize = 64 << 10;
 
-/// The part of the store that is kept free, and that which removals leave, since their entries take space in the log.
-const KEPT_FREE: u64 = 8;
-const KEPT_FREE_OF_REMOVALS: u64 = 32;
-
-/// The part of the store that is kept in whole extents, which serve any length: what else is free may not serve the next entry of the log, and a node
-/// that cannot write its log stops. Records of a length that has no free unit take an extent, a 256th of most stores, for the first of them.
-const KEPT_WHOLE: u64 = 8;
-const KEPT_WHOLE_OF_REMOVALS: u64 = 16;
-
 /// The part of the store from which the log is purged, however few entries it has. Half of it is kept for nodes that lag.
 const LOG: u64 = 8;
 const LOG_OF_FULL: u64 = 64;
-
-/// The part of the store that may be written before it is measured for the first time.
-const FIRST: u64 = 256;
-
-/// What a write takes: in the log, in the state, and what both need besides.
-const COPIES: u64 = 3;
 
 /// The writes that wait for an entry of the log.
 const PROPOSALS: usize = 64 << 10;
@@ -88,9 +74,6 @@ pub(crate) struct Member {
     /// One reception of a snapshot begins, is installed or fails at a time. Has the reason of the last failure, which is told once.
     pub(super) reception: Mutex<Option<String>>,
     is_full: AtomicBool,
-    /// The length of the writes that may be proposed until the store is measured again, and that of removals, which have the part that is kept free, too.
-    room: AtomicU64,
-    removal_room: AtomicU64,
 }
 
 /// The length of a store.
@@ -115,12 +98,6 @@ fn share(command: &Command) -> u32 {
     u32::try_from((command.len_bytes() + WRITE_BYTES).min(WRITES_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// Takes a length from a room. False if there is not so much.
-fn take(room: &AtomicU64, len_bytes: usize) -> bool {
-    let less = |room: u64| room.checked_sub(len_bytes as u64);
-    room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
-}
-
 /// An outcome that is known at once.
 fn at_once(outcome: Outcome) -> Submitted {
     Box::pin(std::future::ready(outcome))
@@ -135,7 +112,6 @@ impl Member {
         addresses: &BTreeMap<u64, String>,
         limits: Limits,
     ) -> Arc<Self> {
-        let first_room = store_bytes(&storage) / FIRST;
         let links = Links::new(Arc::clone(&identity));
         links.set(addresses.iter().map(|(id, address)| (*id, address.as_str())));
         let (reads, waiting) = mpsc::channel(READS);
@@ -154,11 +130,10 @@ impl Member {
             writes: Arc::new(Semaphore::new(WRITES_BYTES)),
             reception: Mutex::default(),
             is_full: AtomicBool::new(false),
-            room: AtomicU64::new(first_room),
-            removal_room: AtomicU64::new(first_room),
         });
         tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
-        tokio::spawn(propose(member.raft.clone(), member.identity.id(), proposed));
+        let admission = Admission::new(Arc::clone(&member.storage));
+        tokio::spawn(propose(member.raft.clone(), member.identity.id(), admission, proposed));
         tokio::spawn(Arc::clone(&member).follow_members());
         member
     }
@@ -239,15 +214,6 @@ impl Member {
     pub(crate) async fn submit_here(&self, command: Command, permit: Permit) -> Submitted {
         if self.leader() != Some(self.identity.id()) {
             return at_once(Outcome::NotExecuted("the node is not the leader".to_owned()));
-        }
-        // A full store is emptied by removals, or left for the longer ones of other nodes, which are registered then.
-        let has_room = match command {
-            Command::Register { .. } => true,
-            Command::Remove(_) => take(&self.removal_room, command.len_bytes() + WRITE_BYTES),
-            _ => take(&self.room, command.len_bytes() + WRITE_BYTES),
-        };
-        if !has_room {
-            return at_once(Outcome::NotExecuted("the store is full".to_owned()));
         }
         let deadline = Instant::now() + ANSWER;
         let (outcome, answer) = oneshot::channel();
@@ -335,29 +301,15 @@ impl Member {
         }
     }
 
-    /// Notes how much room there is: a part of the store is kept free, for removals. A store that is full ends its node, so what waits counts as if it were there.
+    /// Notes how much room there is, and returns space that is not in use any more to the heap.
     pub(crate) fn measure(&self) {
         let store = self.storage.store();
         let Ok(stats) = store.stats() else { return };
-        let free_bytes = stats.pool_bytes.saturating_sub(stats.used_bytes);
-        // A store that fails takes no writes.
-        let whole_bytes = store.available_bytes(LONGEST_ENTRY_BYTES).unwrap_or(0);
-        let usable_bytes = |kept_free, kept_whole| {
-            let free_bytes = free_bytes.saturating_sub(stats.pool_bytes / kept_free);
-            free_bytes.min(whole_bytes.saturating_sub(stats.pool_bytes / kept_whole))
-        };
-        let usable_bytes = [
-            (&self.room, usable_bytes(KEPT_FREE, KEPT_WHOLE)),
-            (&self.removal_room, usable_bytes(KEPT_FREE_OF_REMOVALS, KEPT_WHOLE_OF_REMOVALS)),
-        ];
-        self.is_full.store(usable_bytes[0].1 == 0, Ordering::Relaxed);
-        let waiting_bytes = WRITES_BYTES.saturating_sub(self.writes.available_permits()) as u64;
-        for (room, usable_bytes) in usable_bytes {
-            room.store((usable_bytes / COPIES).saturating_sub(waiting_bytes), Ordering::Relaxed);
-        }
+        let Ok(room) = self.storage.room(LONGEST_ENTRY_BYTES) else { return };
+        self.is_full.store(is_full(&room, store_bytes(&self.storage)), Ordering::Relaxed);
         self.counts.store_bytes.store(stats.pool_bytes, Ordering::Relaxed);
         self.counts.used_bytes.store(stats.used_bytes, Ordering::Relaxed);
-        self.counts.available_bytes.store(whole_bytes, Ordering::Relaxed);
+        self.counts.available_bytes.store(room.whole_bytes(), Ordering::Relaxed);
         self.counts.log_bytes.store(self.storage.log_bytes(), Ordering::Relaxed);
     }
 

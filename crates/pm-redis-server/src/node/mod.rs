@@ -1,5 +1,6 @@
 //! A node: writes and reads, connections of clients and of other nodes.
 
+mod admission;
 mod client;
 mod cluster;
 mod counts;

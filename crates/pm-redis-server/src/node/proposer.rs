@@ -1,18 +1,18 @@
 //! Proposes writes to openraft: those that wait share an entry of the log, and so its replication and its fences.
 
+use super::admission::{Admission, Admitted, LONGEST_ENTRY_BYTES};
 use crate::peer::Outcome;
 use crate::program::{Answer, Command, Map};
-use crate::redis::REQUEST_BYTES;
 use openraft::error::ClientWriteError;
 use openraft::metrics::RaftServerMetrics;
-use openraft::{BasicNode, Raft};
+use openraft::{BasicNode, Raft, RaftMetrics};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 /// The entries that are proposed and not applied. The writes that come meanwhile share the next one.
-const ENTRIES: usize = 2;
+const ENTRIES: u32 = 2;
 
 /// The length of an entry's commands, unless it has only one.
 const ENTRY_BYTES: usize = 256 << 10;
@@ -20,9 +20,7 @@ const ENTRY_BYTES: usize = 256 << 10;
 /// What a command takes of that besides its strings.
 const COMMAND_BYTES: usize = 16;
 
-/// The length of the longest entry: a command is shorter than its request.
-pub(super) const LONGEST_ENTRY_BYTES: u64 = 260 << 10;
-const _: () = assert!(LONGEST_ENTRY_BYTES > REQUEST_BYTES as u64 && LONGEST_ENTRY_BYTES > ENTRY_BYTES as u64);
+const _: () = assert!(LONGEST_ENTRY_BYTES > ENTRY_BYTES as u64);
 
 /// How long an entry of a leader that was replaced waits for its answer. openraft gives none for entries that it then receives in a snapshot.
 const REPLACED: Duration = Duration::from_secs(10);
@@ -39,6 +37,7 @@ pub(super) struct Proposal {
 }
 
 /// The writes of an entry: the clients' ends, in the order of the commands, with the writes' memory.
+#[derive(Default)]
 struct Clients(Vec<(oneshot::Sender<Outcome>, OwnedSemaphorePermit)>);
 
 impl Clients {
@@ -57,10 +56,26 @@ impl Clients {
     }
 }
 
+/// The writes of the next entry.
+#[derive(Default)]
+struct Gathered {
+    commands: Vec<Command>,
+    clients: Clients,
+    /// A write that is left for the entry after it.
+    next: Option<Proposal>,
+    /// Whether the store must be measured before that one is admitted.
+    is_unclear: bool,
+}
+
 /// Proposes writes on the node with this number, in the order in which they come, until there are no more senders.
-pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver<Proposal>) {
-    let places = Arc::new(Semaphore::new(ENTRIES));
-    let mut next = None;
+pub(super) async fn propose(
+    raft: Raft<Map>,
+    id: u64,
+    mut admission: Admission,
+    mut writes: mpsc::Receiver<Proposal>,
+) {
+    let places = Arc::new(Semaphore::new(ENTRIES as usize));
+    let (mut next, mut is_unclear) = (None, false);
     loop {
         let first = match next.take() {
             Some(first) => first,
@@ -71,18 +86,26 @@ pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver
         };
         // While it waits for a place, others come.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let (commands, clients);
-        (commands, clients, next) = entry(first, &mut writes);
-        if commands.is_empty() {
+        let Some(term) = led_term(&raft.metrics().borrow(), id) else {
+            drop(first.outcome.send(Outcome::NotExecuted("the node is not the leader".to_owned())));
             continue;
-        }
-        let (leader, term) = {
-            let metrics = raft.metrics();
-            let metrics = metrics.borrow();
-            (metrics.current_leader, metrics.current_term)
         };
-        if leader != Some(id) {
-            clients.end(&Outcome::NotExecuted("the node is not the leader".to_owned()));
+        if is_unclear || !admission.is_of(term) {
+            is_unclear = false;
+            let Ok(_others) = places.acquire_many(ENTRIES - 1).await else { return };
+            if !all_applied(&raft, id, term).await {
+                next = Some(first);
+                continue;
+            }
+            if let Err(error) = admission.measure(term).await {
+                drop(first.outcome.send(Outcome::NotExecuted(error.to_string())));
+                continue;
+            }
+        }
+        let gathered = gather(first, &mut writes, &mut admission);
+        let Gathered { commands, clients, .. } = gathered;
+        (next, is_unclear) = (gathered.next, gathered.is_unclear);
+        if commands.is_empty() {
             continue;
         }
         let mut proposed = match raft.client_write_ff(commands).await {
@@ -119,6 +142,13 @@ pub(super) async fn propose(raft: Raft<Map>, id: u64, mut writes: mpsc::Receiver
     }
 }
 
+impl Gathered {
+    fn push(&mut self, Proposal { command, outcome, permit }: Proposal) {
+        self.commands.push(command);
+        self.clients.0.push((outcome, permit));
+    }
+}
+
 /// Waits until the node with this number is no longer the leader of this term.
 async fn replaced(raft: &Raft<Map>, id: u64, term: u64) {
     let mut metrics = raft.server_metrics();
@@ -133,58 +163,210 @@ async fn replaced(raft: &Raft<Map>, id: u64, term: u64) {
     }
 }
 
-/// The commands of an entry: those that wait, up to a length, and the write that is too long for it. A write that its client has given up is not executed:
-/// without a majority, clients repeat theirs.
-fn entry(
-    first: Proposal,
-    writes: &mut mpsc::Receiver<Proposal>,
-) -> (Vec<Command>, Clients, Option<Proposal>) {
-    let (mut len_bytes, mut next) = (0, Some(first));
-    let (mut commands, mut clients) = (Vec::new(), Clients(Vec::new()));
-    while let Some(Proposal { command, outcome, permit }) = next.take() {
-        if !outcome.is_closed() {
-            len_bytes += command.len_bytes() + COMMAND_BYTES;
-            if len_bytes > ENTRY_BYTES && !commands.is_empty() {
-                return (commands, clients, Some(Proposal { command, outcome, permit }));
+/// The term in which the node with this number leads.
+fn led_term(metrics: &RaftMetrics<u64, BasicNode>, id: u64) -> Option<u64> {
+    (metrics.current_leader == Some(id)).then_some(metrics.current_term)
+}
+
+/// Waits until the state has all entries of the log. False if the node with this number is no longer the leader of this term.
+async fn all_applied(raft: &Raft<Map>, id: u64, term: u64) -> bool {
+    let mut metrics = raft.metrics();
+    loop {
+        {
+            let metrics = metrics.borrow_and_update();
+            if led_term(&metrics, id) != Some(term) {
+                return false;
             }
-            commands.push(command);
-            clients.0.push((outcome, permit));
+            if metrics.last_applied.map(|id| id.index) >= metrics.last_log_index {
+                return true;
+            }
         }
-        if commands.len() < COMMANDS {
+        if metrics.changed().await.is_err() {
+            return false;
+        }
+    }
+}
+
+/// The writes that wait, up to a length, for which there is room. A write that its client has given up is not executed: without a majority, clients repeat
+/// theirs.
+fn gather(first: Proposal, writes: &mut mpsc::Receiver<Proposal>, admission: &mut Admission) -> Gathered {
+    let mut gathered = Gathered::default();
+    let (mut len_bytes, mut entry_bytes) = (0, 0);
+    let mut next = Some(first);
+    while let Some(proposal) = next.take() {
+        let len = proposal.command.len_bytes() + COMMAND_BYTES;
+        if proposal.outcome.is_closed() {
+            // Dropped.
+        } else if len_bytes + len > ENTRY_BYTES && !gathered.commands.is_empty() {
+            gathered.next = Some(proposal);
+            break;
+        } else {
+            let encoded_bytes = proposal.command.encoded_bytes();
+            match admission.admit(&proposal.command, entry_bytes + encoded_bytes) {
+                Admitted::Yes => {
+                    (len_bytes, entry_bytes) = (len_bytes + len, entry_bytes + encoded_bytes);
+                    gathered.push(proposal);
+                }
+                Admitted::No => {
+                    drop(proposal.outcome.send(Outcome::NotExecuted("the store is full".to_owned())));
+                }
+                Admitted::Unclear => {
+                    (gathered.next, gathered.is_unclear) = (Some(proposal), true);
+                    break;
+                }
+            }
+        }
+        if gathered.commands.len() < COMMANDS {
             next = writes.try_recv().ok();
         }
     }
-    (commands, clients, None)
+    if !gathered.commands.is_empty() {
+        admission.end_entry();
+    }
+    gathered
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::Condition;
+    use pm_btree::{Store, StoreOptions};
+    use pm_core::Region;
+    use pm_openraft::Storage;
+
+    /// Writes that wait, and their clients' ends.
+    struct Waiting {
+        sender: mpsc::Sender<Proposal>,
+        writes: mpsc::Receiver<Proposal>,
+        memory: Arc<Semaphore>,
+        outcomes: Vec<oneshot::Receiver<Outcome>>,
+    }
+
+    impl Waiting {
+        fn new(commands: impl IntoIterator<Item = Command>) -> Self {
+            let (sender, writes) = mpsc::channel(1000);
+            let mut waiting =
+                Self { sender, writes, memory: Arc::new(Semaphore::new(1000)), outcomes: Vec::new() };
+            commands.into_iter().for_each(|command| waiting.push(command));
+            waiting
+        }
+
+        fn push(&mut self, command: Command) {
+            let (outcome, answer) = oneshot::channel();
+            let permit = Arc::clone(&self.memory).try_acquire_owned().unwrap();
+            self.sender.try_send(Proposal { command, outcome, permit }).unwrap();
+            self.outcomes.push(answer);
+        }
+
+        fn gather(&mut self, next: Option<Proposal>, admission: &mut Admission) -> Gathered {
+            let first = next.unwrap_or_else(|| self.writes.try_recv().unwrap());
+            gather(first, &mut self.writes, admission)
+        }
+    }
+
+    async fn admission() -> Admission {
+        let store = Store::format(Region::anonymous(16 << 20).unwrap(), &StoreOptions::new()).unwrap();
+        let mut admission = Admission::new(Arc::new(Storage::open(store).unwrap()));
+        admission.measure(1).await.unwrap();
+        admission
+    }
+
+    fn set(key: u32, len: usize) -> Command {
+        Command::Set { key: key.to_string().into_bytes(), value: vec![7; len], condition: Condition::Always }
+    }
 
     /// What clients give up, for example because there is no majority, does not fill the store when there is one again.
     #[tokio::test]
     async fn writes_that_were_given_up_are_not_in_an_entry() {
-        let memory = Arc::new(Semaphore::new(10));
-        let (sender, mut writes) = mpsc::channel(10);
-        let mut waiting = Vec::new();
-        for number in 0..10_u8 {
-            let (outcome, answer) = oneshot::channel();
-            waiting.push(answer);
-            let command = Command::Remove(vec![vec![number]]);
-            let permit = Arc::clone(&memory).acquire_owned().await.unwrap();
-            sender.send(Proposal { command, outcome, permit }).await.unwrap();
-        }
+        let mut waiting = Waiting::new((0..10_u8).map(|number| Command::Remove(vec![vec![number]])));
         let mut number = 0;
-        waiting.retain(|_| {
+        waiting.outcomes.retain(|_| {
             number += 1;
             number % 3 == 0
         });
-        let first = writes.recv().await.unwrap();
-        let (commands, clients, _) = entry(first, &mut writes);
-        assert_eq!(commands, [2_u8, 5, 8].map(|number| Command::Remove(vec![vec![number]])));
-        assert_eq!(clients.0.len(), 3);
-        assert_eq!(memory.available_permits(), 7, "they have no memory any more");
-        drop(clients);
-        assert_eq!(memory.available_permits(), 10);
+        let gathered = waiting.gather(None, &mut admission().await);
+        assert_eq!(gathered.commands, [2_u8, 5, 8].map(|number| Command::Remove(vec![vec![number]])));
+        assert_eq!(gathered.clients.0.len(), 3);
+        assert_eq!(waiting.memory.available_permits(), 997, "they have no memory any more");
+        drop(gathered);
+        assert_eq!(waiting.memory.available_permits(), 1000);
+    }
+
+    /// A write that is too long for an entry is the first of the next one, and not lost.
+    #[tokio::test]
+    async fn writes_keep_their_order_over_entries() {
+        let lengths = [200_000, 50_000, 20_000, 10, 250_000, 10, 255_000];
+        let commands: Vec<_> = (0..).zip(lengths).map(|(key, len)| set(key, len)).collect();
+        let mut waiting = Waiting::new(commands.clone());
+        let (mut next, mut entries) = (None, Vec::new());
+        let mut admission = admission().await;
+        loop {
+            let gathered = waiting.gather(next.take(), &mut admission);
+            assert!(!gathered.is_unclear);
+            entries.push(gathered.commands);
+            next = gathered.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        assert_eq!(entries.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 2, 1]);
+        assert_eq!(entries.concat(), commands);
+    }
+
+    /// A store that seems to be full is measured before a write is refused.
+    #[tokio::test]
+    async fn store_is_measured_before_a_write_is_refused() {
+        let mut admission = admission().await;
+        let mut waiting = Waiting::new((0..200).map(|key| set(key, 100_000)));
+        let (mut next, mut count) = (None, 0);
+        loop {
+            let gathered = waiting.gather(next.take(), &mut admission);
+            count += gathered.commands.len();
+            next = gathered.next;
+            if gathered.is_unclear {
+                break;
+            }
+        }
+        assert!((20..160).contains(&count), "{count}");
+        assert!(waiting.outcomes.iter_mut().all(|outcome| outcome.try_recv().is_err()));
+        // Nothing was written.
+        admission.measure(1).await.unwrap();
+        let gathered = waiting.gather(next, &mut admission);
+        assert!(!gathered.is_unclear && gathered.commands[0] == set(u32::try_from(count).unwrap(), 100_000));
+    }
+
+    #[tokio::test]
+    async fn full_store_takes_removals() {
+        let store = Store::format(Region::anonymous(16 << 20).unwrap(), &StoreOptions::new()).unwrap();
+        let table = store.table::<u64, &[u8]>("others").unwrap();
+        let mut number = 0;
+        while store.room(LONGEST_ENTRY_BYTES).unwrap().whole_bytes() > 2 << 20 {
+            table.insert(number, &[7; 50_000]).unwrap();
+            number += 1;
+        }
+        let mut admission = Admission::new(Arc::new(Storage::open(store).unwrap()));
+        admission.measure(1).await.unwrap();
+        let removal = Command::Remove(vec![vec![1]]);
+        let register = Command::Register { id: 1, file: None };
+        let mut waiting =
+            Waiting::new([set(1, 100_000), set(2, 10), removal.clone(), set(3, 3000), register.clone()]);
+        let (mut next, mut commands) = (None, Vec::new());
+        loop {
+            let gathered = waiting.gather(next.take(), &mut admission);
+            commands.extend(gathered.commands);
+            next = gathered.next;
+            if next.is_none() {
+                break;
+            }
+            admission.measure(1).await.unwrap();
+        }
+        assert_eq!(commands, [removal, register]);
+        for refused in [0, 1, 3] {
+            let outcome = waiting.outcomes[refused].try_recv();
+            assert!(
+                matches!(&outcome, Ok(Outcome::NotExecuted(reason)) if reason == "the store is full"),
+                "{outcome:?}"
+            );
+        }
     }
 }

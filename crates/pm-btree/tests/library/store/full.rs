@@ -127,12 +127,13 @@ fn available_space_serves_any_length() {
     while table.insert(keys, &[7; 900]).is_ok() {
         keys += 1;
     }
-    assert_eq!(store.available_bytes(1000).unwrap(), 0);
+    assert_eq!(store.room(1000).unwrap().whole_bytes(), 0);
     (0..keys).filter(|key| key % 64 < 40 && key % 9 > 1).for_each(|key| assert!(table.remove(key).unwrap()));
     drop(table);
     let reopened = Store::attach(any(copy(&store)), &options).unwrap();
     for store in [store, reopened] {
-        let available = store.available_bytes(1000).unwrap();
+        store.stats().unwrap();
+        let available = store.room(1000).unwrap().whole_bytes();
         let before = store.stats().unwrap();
         let extent_bytes = 4096 - 128;
         assert!(available >= 20 * extent_bytes && available % extent_bytes == 0, "{available}");
@@ -145,8 +146,115 @@ fn available_space_serves_any_length() {
             (available - 2 * extent_bytes..=available + extent_bytes).contains(&taken),
             "{taken} of {available}"
         );
-        assert_eq!(store.available_bytes(1000).unwrap(), 0);
+        assert_eq!(store.room(1000).unwrap().whole_bytes(), 0);
     }
+}
+
+/// What is taken from a room can be inserted, of whatever lengths, in batches or alone; and little more than that.
+#[test]
+fn room_that_is_taken_is_there() {
+    let mut emptier = 0;
+    for seed in 0..100 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let options = StoreOptions::new().node_slots(8).extent_bytes(16 << 10);
+        let pmem = Arc::new(Region::anonymous(4 << 20).unwrap());
+        let store = Store::format(any(pmem), &options).unwrap();
+        let (words, bytes) =
+            (store.table::<u64, &[u8]>("w").unwrap(), store.table::<&[u8], &[u8]>("b").unwrap());
+        // A few lengths, up to 16 KiB, of which some are removed.
+        let length = |random: &mut fastrand::Rng| {
+            let bits = random.u32(1..11);
+            random.usize(0..16 << bits)
+        };
+        let value = vec![7; 64 << 10];
+        let key = |number: u64, len: usize| [&number.to_be_bytes()[..], &value[..len]].concat();
+        let lengths: Vec<_> = (0..random.usize(1..30)).map(|_| length(&mut random)).collect();
+        let mut number = 0;
+        let rounds = random.u64(50..2000);
+        while number < rounds {
+            let len = lengths[random.usize(..lengths.len())];
+            if words.insert(number, &value[..len]).is_err()
+                || bytes.insert(&key(number, len % 50), &value[..len]).is_err()
+            {
+                break;
+            }
+            number += 1;
+        }
+        for number in (0..number).filter(|_| random.u32(..8) < 5) {
+            words.remove(number).unwrap();
+        }
+        let mut room = store.room(16 << 10).unwrap();
+        let kept_bytes = if seed % 3 == 0 { 256 << 10 } else { 0 };
+        let (before, mut taken_bytes) = (room.whole_bytes(), 0);
+        let mut batch = store.batch();
+        for _ in 0..100_000 {
+            let len = length(&mut random);
+            let number = random.u64(..);
+            let key = key(number, random.usize(..100));
+            let is_taken = if random.bool() {
+                let is_taken = room.take_for_number(len as u64, kept_bytes);
+                if is_taken && seed % 2 == 0 {
+                    batch.insert(&words, number, &value[..len]).unwrap();
+                } else if is_taken {
+                    words.insert(number, &value[..len]).unwrap();
+                }
+                is_taken
+            } else {
+                let is_taken = room.take(key.len() as u64, len as u64, kept_bytes);
+                if is_taken && seed % 2 == 0 {
+                    batch.insert(&bytes, &key, &value[..len]).unwrap();
+                } else if is_taken {
+                    bytes.insert(&key, &value[..len]).unwrap();
+                }
+                is_taken
+            };
+            taken_bytes += if is_taken { len as u64 } else { 0 };
+        }
+        batch.commit().unwrap();
+        let left = store.room(16 << 10).unwrap().whole_bytes();
+        assert!(left >= kept_bytes.min(before), "{left} of {before} left with seed {seed}");
+        // Each length takes a piece at first.
+        if before > 2 << 20 {
+            emptier += 1;
+            assert!(taken_bytes * 4 >= before, "{taken_bytes} of {before} taken with seed {seed}");
+        }
+    }
+    assert!(emptier > 5, "{emptier}");
+}
+
+/// A class with little left in its extents gets another one, so what is free there does not count beside whole pieces.
+#[test]
+fn room_has_no_units_that_are_not_taken() {
+    let options = StoreOptions::new().node_slots(8).extent_bytes(16 << 10);
+    let store = Store::format(any(Arc::new(Region::anonymous(1 << 20).unwrap())), &options).unwrap();
+    let table = store.table::<u64, &[u8]>("t").unwrap();
+    let value = vec![7; 16 << 10];
+    let mut number = 0;
+    let mut insert = |table: &Table<u64, &[u8], AnyPmem<'static>>, len: usize| {
+        number += 1;
+        table.insert(number, &value[..len]).unwrap();
+    };
+    let lengths: Vec<usize> = (3..15).map(|lines| lines * 64).collect();
+    for len in &lengths {
+        let units = (16 << 10) / len;
+        (0..units - units / 12).for_each(|_| insert(&table, *len));
+    }
+    drop(table);
+    // No thread has an extent from which it takes.
+    let store = Store::attach(any(copy(&store)), &options).unwrap();
+    let table = store.table("t").unwrap();
+    store.stats().unwrap();
+    let mut room = store.room(8000).unwrap();
+    for len in &lengths {
+        assert!(room.take_for_number(*len as u64, 0));
+        insert(&table, *len);
+    }
+    let mut long = 0;
+    while room.take_for_number(15_000, 0) {
+        insert(&table, 15_000);
+        long += 1;
+    }
+    assert!(long > 5, "{long}");
 }
 
 /// Gaps of one extent have no room for a record that needs two, also if they are half of the store.
@@ -157,14 +265,14 @@ fn available_space_is_that_for_a_length() {
     let table = store.table::<u64, &[u8]>("t").unwrap();
     // Each has a block for itself.
     let keys = fill(&table, 3968);
-    let short = store.available_bytes(3968).unwrap();
+    let short = store.room(3968).unwrap().whole_bytes();
     (0..keys).step_by(2).for_each(|key| assert!(table.remove(key).unwrap()));
-    assert!(store.available_bytes(3968).unwrap() >= short + keys / 3 * 3968);
-    let long = store.available_bytes(9000).unwrap() / 9024;
+    assert!(store.room(3968).unwrap().whole_bytes() >= short + keys / 3 * 3968);
+    let long = store.room(9000).unwrap().whole_bytes() / 9024;
     let table = store.table::<u64, &[u8]>("u").unwrap();
     let found = fill(&table, 9000);
     assert!(found <= long && found + 2 >= long, "{found} of {long}");
-    assert_eq!(store.available_bytes(u64::MAX).unwrap(), 0);
+    assert_eq!(store.room(u64::MAX).unwrap().whole_bytes(), 0);
 }
 
 /// Extents that are longer than a chunk of the heap are counted, too.
@@ -172,7 +280,7 @@ fn available_space_is_that_for_a_length() {
 fn available_space_has_extents_longer_than_chunks() {
     let options = StoreOptions::new().extent_bytes(1 << 20);
     let store = Store::format(Region::anonymous(32 << 20).unwrap(), &options).unwrap();
-    let available = store.available_bytes(100).unwrap();
+    let available = store.room(100).unwrap().whole_bytes();
     assert!(available > 16 << 20, "{available}");
     let table = store.table::<u64, &[u8]>("t").unwrap();
     let mut keys = 0;
@@ -180,7 +288,7 @@ fn available_space_has_extents_longer_than_chunks() {
         keys += 1;
     }
     assert!(keys * 2000 > available * 3 / 4, "{keys} in {available}");
-    assert_eq!(store.available_bytes(100).unwrap(), 0);
+    assert_eq!(store.room(100).unwrap().whole_bytes(), 0);
 }
 
 #[test]

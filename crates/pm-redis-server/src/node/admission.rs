@@ -1,0 +1,126 @@
+//! Which writes are proposed: those for which the store has room. A node whose store is full when an entry comes stops.
+
+use crate::program::{Command, Map};
+use crate::redis::REQUEST_BYTES;
+use pm_btree::WriteError;
+use pm_openraft::{Room, Storage, StorageError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The length of the longest entry: a command is shorter than its request.
+pub(super) const LONGEST_ENTRY_BYTES: u64 = 260 << 10;
+const _: () = assert!(LONGEST_ENTRY_BYTES > REQUEST_BYTES as u64);
+
+/// The part of the store that is kept whole, to serve any length, and that which removals leave, since their entries take space in the log. It is for
+/// what differs between the nodes: in which lengths their stores are divided, and how much of the log they have.
+const KEPT: u64 = 8;
+const KEPT_OF_REMOVALS: u64 = 16;
+
+/// How long a store that was full as it was measured is taken to be so.
+const FULL: Duration = Duration::from_millis(200);
+
+/// The part of the time that measuring takes at most.
+const MEASURING: u32 = 10;
+
+/// Whether there is room for a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    Yes,
+    /// The store is full.
+    No,
+    /// The store must be measured, when nothing is on its way to it.
+    Unclear,
+}
+
+/// Whether the store has no room for one more of the longest writes.
+pub(super) fn is_full(room: &Room, store_bytes: u64) -> bool {
+    let (mut left, kept_bytes) = (room.clone(), store_bytes / KEPT);
+    !left.take_entry(LONGEST_ENTRY_BYTES, kept_bytes)
+        || !left.take_value(LONGEST_ENTRY_BYTES / 2, LONGEST_ENTRY_BYTES / 2, kept_bytes)
+}
+
+/// The room of the store of a leader.
+pub(super) struct Admission {
+    storage: Arc<Storage<Map>>,
+    measured: Option<Measured>,
+}
+
+struct Measured {
+    room: Room,
+    /// What is left of it when the log has the entry that is gathered, too.
+    after_entry: Room,
+    /// The term of the leader. The entries of another one are not counted.
+    term: u64,
+    store_bytes: u64,
+    at: Instant,
+    took: Duration,
+    /// Whether nothing was admitted since.
+    is_new: bool,
+}
+
+impl Measured {
+    fn new(storage: &Storage<Map>, term: u64, is_complete: bool) -> Result<Self, StorageError> {
+        let start = Instant::now();
+        let store = storage.store();
+        if is_complete {
+            store.stats().map_err(WriteError::from)?;
+        }
+        let room = storage.room(LONGEST_ENTRY_BYTES)?;
+        let store_bytes = store.heap().pool().data().end;
+        let at = Instant::now();
+        Ok(Self { after_entry: room.clone(), room, term, store_bytes, at, took: at - start, is_new: true })
+    }
+}
+
+impl Admission {
+    pub(super) const fn new(storage: Arc<Storage<Map>>) -> Self {
+        Self { storage, measured: None }
+    }
+
+    /// Whether the store was measured in this term.
+    pub(super) fn is_of(&self, term: u64) -> bool {
+        self.measured.as_ref().is_some_and(|measured| measured.term == term)
+    }
+
+    /// Measures the store of the leader of a term. All entries of its log have been applied. For the first time in a term this does not wait until all leaves
+    /// of a store that was just opened were visited: what is there is not counted.
+    pub(super) async fn measure(&mut self, term: u64) -> Result<(), StorageError> {
+        let (storage, is_complete) = (Arc::clone(&self.storage), self.is_of(term));
+        self.measured = None;
+        let measured = tokio::task::spawn_blocking(move || Measured::new(&storage, term, is_complete)).await;
+        self.measured = Some(measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?);
+        Ok(())
+    }
+
+    /// Takes the room of a write, if it is there; also for its entry, whose commands have a length together with this one.
+    pub(super) fn admit(&mut self, command: &Command, entry_bytes: u64) -> Admitted {
+        let Some(Measured { room, after_entry, store_bytes, at, took, is_new, .. }) = &mut self.measured
+        else {
+            return Admitted::Unclear;
+        };
+        // A full store is emptied by removals, or left for the longer ones of other nodes, which are registered then.
+        let kept_bytes = match command {
+            Command::Register { .. } => 0,
+            Command::Remove(_) => *store_bytes / KEPT_OF_REMOVALS,
+            _ => *store_bytes / KEPT,
+        };
+        let mut left = room.clone();
+        let has_room = command.values().all(|(key, value)| left.take_value(key, value, kept_bytes));
+        let mut left_after = left.clone();
+        if has_room && left_after.take_entry(entry_bytes, kept_bytes)
+            || matches!(command, Command::Register { .. })
+        {
+            (*room, *after_entry, *is_new) = (left, left_after, false);
+            return Admitted::Yes;
+        }
+        let settled = if *is_new { FULL } else { *took * (MEASURING - 1) };
+        if at.elapsed() < settled { Admitted::No } else { Admitted::Unclear }
+    }
+
+    /// Takes the room of the entry that was gathered.
+    pub(super) fn end_entry(&mut self) {
+        if let Some(Measured { room, after_entry, .. }) = &mut self.measured {
+            room.clone_from(after_entry);
+        }
+    }
+}
