@@ -11,6 +11,7 @@ use std::iter;
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -264,6 +265,42 @@ fn long_values_that_replace_each_other_do_not_fill_the_store() {
     for node in 0..3 {
         assert_eq!(cluster.local(node).call(&["DBSIZE"]).unwrap(), Reply::Integer(2));
     }
+}
+
+/// A node that needs the state catches up beside writes that fill the log faster than the state is sent.
+#[test]
+fn lagging_node_catches_up_beside_writes() {
+    let mut cluster = Cluster::start(&["--log-entries", "5"]);
+    let leader = cluster.leader();
+    let lagging = (leader + 1) % 3;
+    let value = vec![b'x'; 200 << 10];
+    let mut client = cluster.client(leader);
+    let mut set = |number: u32| {
+        let key = format!("long {}", number % 150);
+        client.send(&[vec![b"SET", key.as_bytes(), &value]]).unwrap();
+        assert_eq!(client.receive().unwrap(), Reply::ok(), "{number}");
+    };
+    (0..150).for_each(&mut set);
+    cluster.kill(lagging);
+    (0..150).for_each(&mut set);
+    cluster.serve(lagging);
+    let start = Instant::now();
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut numbers = 0..;
+            while !is_done.load(Ordering::Relaxed) && start.elapsed() < 2 * PATIENCE {
+                numbers.next().into_iter().for_each(&mut set);
+            }
+        });
+        wait_for(|| {
+            let applied = |node| cluster.info(node, "applied_index").parse::<u64>().unwrap();
+            let end = applied(leader);
+            (applied(lagging) + 10 >= end).then_some(())
+        });
+        is_done.store(true, Ordering::Relaxed);
+    });
+    cluster.settle();
 }
 
 /// What a single request can ask for is bounded by what the node can send.

@@ -124,7 +124,8 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
     });
     let bounded = Arc::clone(&member);
     tokio::spawn(async move {
-        while bounded.bound_log().await.is_ok() {
+        let mut sent = None;
+        while bounded.bound_log(&mut sent).await.is_ok() {
             tokio::time::sleep(MEASURE).await;
         }
     });

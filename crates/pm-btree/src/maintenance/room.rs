@@ -61,6 +61,11 @@ impl Room {
         self.pieces * self.piece_bytes
     }
 
+    /// Lets the whole pieces have at most this length, for example because another store that takes the same entries has no more.
+    pub fn limit(&mut self, whole_bytes: u64) {
+        self.pieces = self.pieces.min(whole_bytes / self.piece_bytes);
+    }
+
     /// Takes what the insertion of an entry needs into a table whose keys are byte strings, or whatever encodes to more than 8 bytes. The lengths are those of
     /// the encoded key and value. False, and nothing is taken, if there is not so much, or less than `kept_bytes` of whole pieces would be left by a piece
     /// that it needs.

@@ -330,7 +330,7 @@ impl Segment<'_> {
             // A close stores nothing to a node that is not a leaf any more.
             leaf.used_lines.store(0, Ordering::Relaxed);
             leaf.stored_lines.store(0, Ordering::Relaxed);
-            leaf.is_listed.store(false, Ordering::Relaxed);
+            leaf.listed_by.store(0, Ordering::Relaxed);
         }
     }
 }

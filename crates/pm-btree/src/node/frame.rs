@@ -96,8 +96,8 @@ pub(crate) struct Frame {
     pub(crate) used_lines: AtomicU8,
     /// The number of lines in use that the node's header says.
     pub(crate) stored_lines: AtomicU8,
-    /// Whether the leaf is listed among the empty ones of its tree.
-    pub(crate) is_listed: AtomicBool,
+    /// The number of the table among whose empty leaves the leaf is listed; 0 if it is not.
+    pub(crate) listed_by: AtomicU16,
 }
 
 #[cfg(not(all(loom, test)))]

@@ -4,9 +4,12 @@ use crate::node::{Frame, FrameId, Frames};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Leaves that have become empty. Some may have entries again.
-#[derive(Debug, Default)]
+/// Leaves that have become empty. Some may have entries again. One that has left the tree stays here until it is [taken](Self::take), and may be a leaf of
+/// another tree by then.
+#[derive(Debug)]
 pub(crate) struct Emptied {
+    /// The number of the table, which is not the catalogue.
+    table: u16,
     len: AtomicUsize,
     /// The number of leaves up to which none is unlinked, because that was not possible.
     deferred: AtomicUsize,
@@ -14,6 +17,11 @@ pub(crate) struct Emptied {
 }
 
 impl Emptied {
+    pub(crate) const fn new(table: u16) -> Self {
+        let (len, deferred) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { table, len, deferred, leaves: Mutex::new(Vec::new()) }
+    }
+
     /// Whether there are so many leaves that they are to be unlinked.
     #[inline]
     pub(crate) fn is_due(&self, count: usize) -> bool {
@@ -31,7 +39,7 @@ impl Emptied {
     /// Adds a leaf, unless it is in the list. The caller has its lock, or holds off all changes.
     #[cold]
     pub(crate) fn add(&self, id: FrameId, frame: &Frame) {
-        if !frame.is_listed.swap(true, Ordering::Relaxed) {
+        if frame.listed_by.swap(self.table, Ordering::Relaxed) != self.table {
             let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
             leaves.push(id);
             self.len.store(leaves.len(), Ordering::Relaxed);
@@ -50,7 +58,8 @@ impl Emptied {
         while taken.len() < count
             && let Some(id) = leaves.pop()
         {
-            if frames.get(id).is_listed.swap(false, Ordering::Relaxed) {
+            let listed_by = &frames.get(id).listed_by;
+            if listed_by.compare_exchange(self.table, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 taken.push(id);
             }
         }
@@ -58,5 +67,29 @@ impl Emptied {
         self.deferred.store(0, Ordering::Relaxed);
         taken.reverse();
         taken
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A leaf that has left its tree together with others, and serves another one, is taken out of the list of that one only.
+    #[test]
+    fn leaf_of_another_tree_is_not_taken() {
+        let frames = Frames::new(1, 2);
+        let (stays, moves) = (FrameId::new(0, 0), FrameId::new(0, 1));
+        let (old, new) = (Emptied::new(1), Emptied::new(2));
+        [stays, moves].into_iter().for_each(|id| old.add(id, frames.get(id)));
+        frames.get(moves).listed_by.store(0, Ordering::Relaxed);
+        new.add(moves, frames.get(moves));
+        assert_eq!(old.take(&frames, 10), [stays]);
+        assert_eq!(new.take(&frames, 10), [moves]);
+        // In the list of the same tree it may be twice.
+        new.add(moves, frames.get(moves));
+        frames.get(moves).listed_by.store(0, Ordering::Relaxed);
+        new.add(moves, frames.get(moves));
+        assert_eq!(new.take(&frames, 10), [moves]);
+        assert!(new.is_empty());
     }
 }

@@ -51,7 +51,7 @@ impl Tree {
         let frame = frame.ok_or(Corruption::new(first, CorruptionKind::NodeHeader))?;
         let index = Index::open(session, id, frame, anchor)?;
         let (len, unreadable) = (AtomicU64::new(0), OnceLock::new());
-        let (ends, emptied) = (Ends::new(frame), Emptied::default());
+        let (ends, emptied) = (Ends::new(frame), Emptied::new(table));
         Ok(Self { id, key_width, first: frame, index, ends, emptied, len, unreadable })
     }
 
@@ -84,7 +84,7 @@ impl Tree {
         frame.publish();
         drop(frame);
         let (ends, len, unreadable) = (Ends::new(first), AtomicU64::new(0), OnceLock::new());
-        let emptied = Emptied::default();
+        let emptied = Emptied::new(table);
         Ok((offset, Self { id, key_width, first, index, ends, emptied, len, unreadable }))
     }
 

@@ -31,6 +31,11 @@ impl Room {
         self.0.whole_bytes()
     }
 
+    /// Lets the space that serves any length have at most this length: another node has no more.
+    pub fn limit(&mut self, whole_bytes: u64) {
+        self.0.limit(whole_bytes);
+    }
+
     /// Takes what the log needs for an entry whose command has this length in postcard's encoding. False, and nothing is taken, if that is not there, or less than
     /// `kept_bytes` of whole space would be left.
     #[must_use]

@@ -116,6 +116,12 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Storage<C, P> {
         self.core.log_before_newest(len_bytes)
     }
 
+    /// Whether a snapshot of the state is being sent: its receiver needs the entries after it.
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        self.core.state().is_viewed()
+    }
+
     /// What the program has noted under a name. Notes are not replicated.
     ///
     /// # Errors

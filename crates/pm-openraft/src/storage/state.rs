@@ -174,6 +174,11 @@ impl<P: Pmem + Send + Sync + 'static> State<P> {
         (present.applied.clone(), SnapshotData::of_source(view))
     }
 
+    /// Whether there is a view that is still to be read.
+    pub(crate) fn is_viewed(&self) -> bool {
+        self.lock_views().iter().any(|view| view.strong_count() != 0)
+    }
+
     /// Starts to receive a state into the tables that are not in use. Ends a reception in progress.
     pub(crate) fn receive(&self) -> Result<SnapshotData, StorageError> {
         let mut last = self.reception.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,6 @@
 //! Which writes are proposed: those for which the store has room. A node whose store is full when an entry comes stops.
 
+use super::rooms::RoomOf;
 use crate::program::{Command, Map};
 use crate::redis::REQUEST_BYTES;
 use pm_btree::WriteError;
@@ -19,17 +20,23 @@ const KEPT_OF_REMOVALS: u64 = 16;
 /// How long a store that was full as it was measured is taken to be so.
 const FULL: Duration = Duration::from_millis(200);
 
-/// The part of the time that measuring takes at most.
+/// The part of the store besides that which is kept, from which on a store is nearly full, and the part of the time that measuring takes then at most.
+const NEARLY: u64 = 64;
 const MEASURING: u32 = 10;
 
 /// Whether there is room for a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
     Yes,
-    /// The store is full.
-    No,
+    /// There is none, for this reason.
+    No(String),
     /// The store must be measured, when nothing is on its way to it.
     Unclear,
+}
+
+/// The length of a store.
+pub(super) fn store_bytes(storage: &Storage<Map>) -> u64 {
+    storage.store().heap().pool().data().end
 }
 
 /// Whether the store has no room for one more of the longest writes.
@@ -54,21 +61,32 @@ struct Measured {
     store_bytes: u64,
     at: Instant,
     took: Duration,
+    /// The node with the least room, if it is another one.
+    least: Option<u64>,
+    is_nearly_full: bool,
     /// Whether nothing was admitted since.
     is_new: bool,
 }
 
 impl Measured {
     fn new(storage: &Storage<Map>, term: u64, is_complete: bool) -> Result<Self, StorageError> {
-        let start = Instant::now();
         let store = storage.store();
         if is_complete {
             store.stats().map_err(WriteError::from)?;
         }
         let room = storage.room(LONGEST_ENTRY_BYTES)?;
-        let store_bytes = store.heap().pool().data().end;
-        let at = Instant::now();
-        Ok(Self { after_entry: room.clone(), room, term, store_bytes, at, took: at - start, is_new: true })
+        let (store_bytes, at) = (store_bytes(storage), Instant::now());
+        Ok(Self {
+            after_entry: room.clone(),
+            room,
+            term,
+            store_bytes,
+            at,
+            took: Duration::ZERO,
+            least: None,
+            is_nearly_full: false,
+            is_new: true,
+        })
     }
 }
 
@@ -77,24 +95,47 @@ impl Admission {
         Self { storage, measured: None }
     }
 
+    /// The length of the store.
+    pub(super) fn store_bytes(&self) -> u64 {
+        store_bytes(&self.storage)
+    }
+
     /// Whether the store was measured in this term.
     pub(super) fn is_of(&self, term: u64) -> bool {
         self.measured.as_ref().is_some_and(|measured| measured.term == term)
     }
 
-    /// Measures the store of the leader of a term. All entries of its log have been applied. For the first time in a term this does not wait until all leaves
-    /// of a store that was just opened were visited: what is there is not counted.
-    pub(super) async fn measure(&mut self, term: u64) -> Result<(), StorageError> {
+    /// Measures the store of the leader of a term. All entries of its log have been applied. `least` is the least room of another node, known after that. For the
+    /// first time in a term this does not wait until all leaves of a store that was just opened were visited: what is there is not counted.
+    pub(super) async fn measure(
+        &mut self,
+        term: u64,
+        least: impl Future<Output = Option<RoomOf>>,
+    ) -> Result<(), StorageError> {
+        let start = Instant::now();
+        let least = least.await;
         let (storage, is_complete) = (Arc::clone(&self.storage), self.is_of(term));
         self.measured = None;
         let measured = tokio::task::spawn_blocking(move || Measured::new(&storage, term, is_complete)).await;
-        self.measured = Some(measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?);
+        let mut measured = measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+        if let Some(RoomOf { node, whole_bytes }) = least
+            && whole_bytes < measured.room.whole_bytes()
+        {
+            measured.room.limit(whole_bytes);
+            measured.least = Some(node);
+        }
+        let nearly_bytes = measured.store_bytes / KEPT + measured.store_bytes / NEARLY;
+        measured.is_nearly_full = measured.room.whole_bytes() < nearly_bytes;
+        measured.took = start.elapsed();
+        self.measured = Some(measured);
         Ok(())
     }
 
     /// Takes the room of a write, if it is there; also for its entry, whose commands have a length together with this one.
     pub(super) fn admit(&mut self, command: &Command, entry_bytes: u64) -> Admitted {
-        let Some(Measured { room, after_entry, store_bytes, at, took, is_new, .. }) = &mut self.measured
+        let Some(Measured {
+            room, after_entry, store_bytes, at, took, least, is_nearly_full, is_new, ..
+        }) = &mut self.measured
         else {
             return Admitted::Unclear;
         };
@@ -113,8 +154,18 @@ impl Admission {
             (*room, *after_entry, *is_new) = (left, left_after, false);
             return Admitted::Yes;
         }
-        let settled = if *is_new { FULL } else { *took * (MEASURING - 1) };
-        if at.elapsed() < settled { Admitted::No } else { Admitted::Unclear }
+        let settled = match (*is_new, *is_nearly_full) {
+            (true, _) => FULL,
+            (false, true) => *took * (MEASURING - 1),
+            (false, false) => Duration::ZERO,
+        };
+        if at.elapsed() >= settled {
+            return Admitted::Unclear;
+        }
+        Admitted::No(match least {
+            None => "the store is full".to_owned(),
+            Some(node) => format!("the store is full at node {node}"),
+        })
     }
 
     /// Takes the room of the entry that was gathered.

@@ -1,8 +1,9 @@
 //! A member of the cluster: proposes writes to the leader, and confirms reads.
 
-use super::admission::{Admission, LONGEST_ENTRY_BYTES, is_full};
+use super::admission::{Admission, LONGEST_ENTRY_BYTES, is_full, store_bytes};
 use super::counts::Counts;
 use super::proposer::{Proposal, propose};
+use super::rooms::Others;
 use crate::peer::{Body, CallError, Identity, Links, Outcome, Request};
 use crate::program::{Command, Map};
 use openraft::error::{Fatal, RaftError};
@@ -42,6 +43,10 @@ const READS: usize = 64 << 10;
 const LOG: u64 = 8;
 const LOG_OF_FULL: u64 = 64;
 
+/// The part of the store that the log may have while a node receives the state and then the entries after it, and how long that takes.
+const LOG_OF_SENDER: u64 = 4;
+const SENDING: Duration = Duration::from_secs(5);
+
 /// The writes that wait for an entry of the log.
 const PROPOSALS: usize = 64 << 10;
 
@@ -66,19 +71,14 @@ pub(crate) struct Member {
     pub(crate) limits: Limits,
     pub(crate) clients: AtomicU64,
     pub(super) counts: Counts,
-    storage: Arc<Storage<Map>>,
-    pub(super) links: Links,
+    pub(super) storage: Arc<Storage<Map>>,
+    pub(super) links: Arc<Links>,
     reads: mpsc::Sender<Confirmation>,
     proposals: mpsc::Sender<Proposal>,
     writes: Arc<Semaphore>,
     /// One reception of a snapshot begins, is installed or fails at a time. Has the reason of the last failure, which is told once.
     pub(super) reception: Mutex<Option<String>>,
     is_full: AtomicBool,
-}
-
-/// The length of a store.
-fn store_bytes(storage: &Storage<Map>) -> u64 {
-    storage.store().heap().pool().data().end
 }
 
 /// A share of the memory for writes.
@@ -112,7 +112,7 @@ impl Member {
         addresses: &BTreeMap<u64, String>,
         limits: Limits,
     ) -> Arc<Self> {
-        let links = Links::new(Arc::clone(&identity));
+        let links = Arc::new(Links::new(Arc::clone(&identity)));
         links.set(addresses.iter().map(|(id, address)| (*id, address.as_str())));
         let (reads, waiting) = mpsc::channel(READS);
         let (proposals, proposed) = mpsc::channel(PROPOSALS);
@@ -133,7 +133,8 @@ impl Member {
         });
         tokio::spawn(Arc::clone(&member).confirm_reads(waiting));
         let admission = Admission::new(Arc::clone(&member.storage));
-        tokio::spawn(propose(member.raft.clone(), member.identity.id(), admission, proposed));
+        let (raft, others) = (member.raft.clone(), Others::new(Arc::clone(&member.links)));
+        tokio::spawn(propose(raft, member.identity.id(), others, admission, proposed));
         tokio::spawn(Arc::clone(&member).follow_members());
         member
     }
@@ -313,20 +314,30 @@ impl Member {
         self.counts.log_bytes.store(self.storage.log_bytes(), Ordering::Relaxed);
     }
 
-    /// Lets openraft purge entries, if the log has too many, or takes too much of the store: less of a full one, in which removals need room for theirs.
-    pub(crate) async fn bound_log(&self) -> Result<(), Fatal<u64>> {
+    /// Lets openraft purge entries, if the log has too many, or takes too much of the store: less of a full one, in which removals need room for theirs. `sent` is when
+    /// a node was last seen to send its state: then the receiver needs the entries after that.
+    pub(crate) async fn bound_log(&self, sent: &mut Option<Instant>) -> Result<(), Fatal<u64>> {
         let next = |id: Option<LogId<u64>>| id.map_or(0, |id| id.index + 1);
         let (snapshot, purged) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow();
             (next(metrics.snapshot), next(metrics.purged))
         };
+        let now = Instant::now();
+        if self.storage.is_sending() {
+            *sent = Some(now);
+        }
+        let is_sending = sent.is_some_and(|sent| now - sent < SENDING);
         let kept = self.limits.log_entries;
         let mut end = snapshot.saturating_sub(kept);
-        if end < purged + (kept / 10).clamp(1, 1000) {
+        if end < purged + (kept / 10).clamp(1, 1000) || is_sending {
             end = 0;
         }
-        let part = if self.is_full.load(Ordering::Relaxed) { LOG_OF_FULL } else { LOG };
+        let part = match (self.is_full.load(Ordering::Relaxed), is_sending) {
+            (true, _) => LOG_OF_FULL,
+            (false, true) => LOG_OF_SENDER,
+            (false, false) => LOG,
+        };
         let limit_bytes = store_bytes(&self.storage) / part;
         let is_long = self.storage.log_bytes() > limit_bytes;
         if is_long && let Some(last) = self.storage.log_before_newest(limit_bytes / 2) {

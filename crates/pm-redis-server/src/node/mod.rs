@@ -9,6 +9,7 @@ mod member;
 mod metrics;
 mod peer;
 mod proposer;
+mod rooms;
 
 pub(crate) use listen::serve;
 pub(crate) use member::{Limits, Member};

@@ -1,6 +1,7 @@
 //! The connection of another node.
 
 use super::member::{DEADLINE, Member, Submitted};
+use super::rooms::room_here;
 use crate::peer::{Body, Hello, Message, Outcome, Request, Response, Welcome, decode, encode, read_frame};
 use crate::program::Map;
 use openraft::{BasicNode, Snapshot, SnapshotMeta, Vote};
@@ -105,6 +106,7 @@ async fn respond(member: &Member, request: Request) -> Response {
         Request::Status => Ok(Body::Status(member.status_here())),
         Request::Change(change) => member.change_here(change).await.map(|()| Body::Changed),
         Request::Describe => member.describe().await.map(Body::Description),
+        Request::Room { index } => room_here(&member.raft, &member.storage, index).await,
         Request::FileOf(id) => member.identity.file_of(id).map(Body::File).map_err(|error| error.to_string()),
         Request::Propose(_)
         | Request::SnapshotStart { .. }

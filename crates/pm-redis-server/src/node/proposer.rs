@@ -1,6 +1,7 @@
 //! Proposes writes to openraft: those that wait share an entry of the log, and so its replication and its fences.
 
 use super::admission::{Admission, Admitted, LONGEST_ENTRY_BYTES};
+use super::rooms::Others;
 use crate::peer::Outcome;
 use crate::program::{Answer, Command, Map};
 use openraft::error::ClientWriteError;
@@ -71,6 +72,7 @@ struct Gathered {
 pub(super) async fn propose(
     raft: Raft<Map>,
     id: u64,
+    mut others: Others,
     mut admission: Admission,
     mut writes: mpsc::Receiver<Proposal>,
 ) {
@@ -93,11 +95,12 @@ pub(super) async fn propose(
         if is_unclear || !admission.is_of(term) {
             is_unclear = false;
             let Ok(_others) = places.acquire_many(ENTRIES - 1).await else { return };
-            if !all_applied(&raft, id, term).await {
+            let Some(index) = all_applied(&raft, id, term).await else {
                 next = Some(first);
                 continue;
-            }
-            if let Err(error) = admission.measure(term).await {
+            };
+            let least = others.least(index, admission.store_bytes());
+            if let Err(error) = admission.measure(term, least).await {
                 drop(first.outcome.send(Outcome::NotExecuted(error.to_string())));
                 continue;
             }
@@ -168,22 +171,20 @@ fn led_term(metrics: &RaftMetrics<u64, BasicNode>, id: u64) -> Option<u64> {
     (metrics.current_leader == Some(id)).then_some(metrics.current_term)
 }
 
-/// Waits until the state has all entries of the log. False if the node with this number is no longer the leader of this term.
-async fn all_applied(raft: &Raft<Map>, id: u64, term: u64) -> bool {
+/// Waits until the state has all entries of the log, and returns the last one. `None` if the node with this number is no longer the leader of this term.
+async fn all_applied(raft: &Raft<Map>, id: u64, term: u64) -> Option<Option<u64>> {
     let mut metrics = raft.metrics();
     loop {
         {
             let metrics = metrics.borrow_and_update();
             if led_term(&metrics, id) != Some(term) {
-                return false;
+                return None;
             }
             if metrics.last_applied.map(|id| id.index) >= metrics.last_log_index {
-                return true;
+                return Some(metrics.last_log_index);
             }
         }
-        if metrics.changed().await.is_err() {
-            return false;
-        }
+        metrics.changed().await.ok()?;
     }
 }
 
@@ -207,8 +208,8 @@ fn gather(first: Proposal, writes: &mut mpsc::Receiver<Proposal>, admission: &mu
                     (len_bytes, entry_bytes) = (len_bytes + len, entry_bytes + encoded_bytes);
                     gathered.push(proposal);
                 }
-                Admitted::No => {
-                    drop(proposal.outcome.send(Outcome::NotExecuted("the store is full".to_owned())));
+                Admitted::No(reason) => {
+                    drop(proposal.outcome.send(Outcome::NotExecuted(reason)));
                 }
                 Admitted::Unclear => {
                     (gathered.next, gathered.is_unclear) = (Some(proposal), true);
@@ -228,11 +229,13 @@ fn gather(first: Proposal, writes: &mut mpsc::Receiver<Proposal>, admission: &mu
 
 #[cfg(test)]
 mod tests {
+    use super::super::rooms::RoomOf;
     use super::*;
     use crate::program::Condition;
     use pm_btree::{Store, StoreOptions};
     use pm_core::Region;
     use pm_openraft::Storage;
+    use std::future::ready;
 
     /// Writes that wait, and their clients' ends.
     struct Waiting {
@@ -267,7 +270,7 @@ mod tests {
     async fn admission() -> Admission {
         let store = Store::format(Region::anonymous(16 << 20).unwrap(), &StoreOptions::new()).unwrap();
         let mut admission = Admission::new(Arc::new(Storage::open(store).unwrap()));
-        admission.measure(1).await.unwrap();
+        admission.measure(1, ready(None)).await.unwrap();
         admission
     }
 
@@ -330,7 +333,7 @@ mod tests {
         assert!((20..160).contains(&count), "{count}");
         assert!(waiting.outcomes.iter_mut().all(|outcome| outcome.try_recv().is_err()));
         // Nothing was written.
-        admission.measure(1).await.unwrap();
+        admission.measure(1, ready(None)).await.unwrap();
         let gathered = waiting.gather(next, &mut admission);
         assert!(!gathered.is_unclear && gathered.commands[0] == set(u32::try_from(count).unwrap(), 100_000));
     }
@@ -345,7 +348,7 @@ mod tests {
             number += 1;
         }
         let mut admission = Admission::new(Arc::new(Storage::open(store).unwrap()));
-        admission.measure(1).await.unwrap();
+        admission.measure(1, ready(None)).await.unwrap();
         let removal = Command::Remove(vec![vec![1]]);
         let register = Command::Register { id: 1, file: None };
         let mut waiting =
@@ -358,7 +361,7 @@ mod tests {
             if next.is_none() {
                 break;
             }
-            admission.measure(1).await.unwrap();
+            admission.measure(1, ready(None)).await.unwrap();
         }
         assert_eq!(commands, [removal, register]);
         for refused in [0, 1, 3] {
@@ -367,6 +370,20 @@ mod tests {
                 matches!(&outcome, Ok(Outcome::NotExecuted(reason)) if reason == "the store is full"),
                 "{outcome:?}"
             );
+        }
+    }
+
+    /// Followers with equal stores have the same writes, and can have less room for them.
+    #[tokio::test]
+    async fn follower_with_less_room_bounds_the_writes() {
+        let mut admission = admission().await;
+        let room = |whole_bytes| ready(Some(RoomOf { node: 3, whole_bytes }));
+        for (whole_bytes, is_admitted) in [(2 << 20, false), (4 << 20, true), (u64::MAX, true)] {
+            admission.measure(1, room(whole_bytes)).await.unwrap();
+            let mut waiting = Waiting::new([set(1, 100_000)]);
+            assert_eq!(waiting.gather(None, &mut admission).commands.len(), usize::from(is_admitted));
+            let refused = Outcome::NotExecuted("the store is full at node 3".to_owned());
+            assert_eq!(waiting.outcomes[0].try_recv().ok(), (!is_admitted).then_some(refused));
         }
     }
 }

@@ -26,6 +26,12 @@ impl Links {
         self.by_id.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
+    /// The links to all nodes.
+    pub(crate) fn all(&self) -> Vec<(u64, Arc<Link>)> {
+        let by_id = self.by_id.read().unwrap_or_else(PoisonError::into_inner);
+        by_id.iter().map(|(id, link)| (*id, Arc::clone(link))).collect()
+    }
+
     /// Keeps links to these nodes, and to no others. A node with another address than before has a new link.
     pub(crate) fn set<'n>(&self, nodes: impl Iterator<Item = (u64, &'n str)>) {
         let mut by_id = self.by_id.write().unwrap_or_else(PoisonError::into_inner);

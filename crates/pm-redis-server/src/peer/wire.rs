@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 pub(crate) const FRAME_BYTES: usize = 8 << 20;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The first message of a connection.
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,6 +82,10 @@ pub(crate) enum Request {
     Describe,
     /// The file of a node, if the receiver has met it.
     FileOf(u64),
+    /// The room of the receiver's store, when its state has an entry.
+    Room {
+        index: Option<u64>,
+    },
 }
 
 /// A change of the members of the cluster.
@@ -117,6 +121,11 @@ pub(crate) enum Body {
     Changed,
     Description(Description),
     File(Option<[u8; 16]>),
+    /// The length of the store, and of what serves values of any length in it.
+    Room {
+        store_bytes: u64,
+        whole_bytes: u64,
+    },
 }
 
 /// What became of a write.
