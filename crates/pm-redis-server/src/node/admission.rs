@@ -1,6 +1,5 @@
 //! Which writes are proposed: those for which the store has room. A node whose store is full when an entry comes stops.
 
-use super::rooms::RoomOf;
 use crate::program::{Command, Map};
 use crate::redis::REQUEST_BYTES;
 use pm_btree::WriteError;
@@ -32,6 +31,13 @@ pub(super) enum Admitted {
     No(String),
     /// The store must be measured, when nothing is on its way to it.
     Unclear,
+}
+
+/// The room of the store of another node in whole pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RoomOf {
+    pub(super) node: u64,
+    pub(super) whole_bytes: u64,
 }
 
 /// The length of a store.

@@ -229,7 +229,7 @@ fn gather(first: Proposal, writes: &mut mpsc::Receiver<Proposal>, admission: &mu
 
 #[cfg(test)]
 mod tests {
-    use super::super::rooms::RoomOf;
+    use super::super::admission::RoomOf;
     use super::*;
     use crate::program::Condition;
     use pm_btree::{Store, StoreOptions};

@@ -1,6 +1,6 @@
 //! The room in the stores of the other nodes. Equal contents can leave different rooms, so the leader asks.
 
-use super::admission::{LONGEST_ENTRY_BYTES, store_bytes};
+use super::admission::{LONGEST_ENTRY_BYTES, RoomOf, store_bytes};
 use crate::peer::{Body, Links, Request};
 use crate::program::Map;
 use openraft::Raft;
@@ -16,13 +16,6 @@ const ANSWER: Duration = Duration::from_millis(100);
 
 /// How long one that did not answer is not asked again.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// The room of the store of another node in whole pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RoomOf {
-    pub(super) node: u64,
-    pub(super) whole_bytes: u64,
-}
 
 /// The other nodes.
 pub(super) struct Others {
