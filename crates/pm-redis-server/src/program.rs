@@ -122,17 +122,17 @@ impl Command {
         }
     }
 
-    /// The lengths of the keys and values that it sets, but for the registry.
+    /// The lengths of the keys and values that it may set, but for the registry: of a sum, the shortest and the longest one.
     pub(crate) fn values(&self) -> impl Iterator<Item = (u64, u64)> {
-        let (pairs, one) = match self {
-            Self::SetAll(pairs) => (pairs.as_slice(), None),
-            Self::Set { key, value, .. } => (&[][..], Some((key, value.len()))),
-            Self::Swap { key, new, .. } => (&[][..], Some((key, new.len()))),
-            Self::Add { key, .. } => (&[][..], Some((key, INTEGER_BYTES))),
-            Self::Remove(_) | Self::Register { .. } => (&[][..], None),
+        let (pairs, others) = match self {
+            Self::SetAll(pairs) => (pairs.as_slice(), [None, None]),
+            Self::Set { key, value, .. } => (&[][..], [Some((key, value.len())), None]),
+            Self::Swap { key, new, .. } => (&[][..], [Some((key, new.len())), None]),
+            Self::Add { key, .. } => (&[][..], [Some((key, 1)), Some((key, INTEGER_BYTES))]),
+            Self::Remove(_) | Self::Register { .. } => (&[][..], [None, None]),
         };
         let pairs = pairs.iter().map(|(key, value)| (key, value.len()));
-        pairs.chain(one).map(|(key, value)| (key.len() as u64, value as u64))
+        pairs.chain(others.into_iter().flatten()).map(|(key, value)| (key.len() as u64, value as u64))
     }
 
     /// Makes its changes.

@@ -8,13 +8,15 @@ use pm_core::Pmem;
 
 /// What a store has room for, as it was when [`Store::room`](crate::Store::room) returned this.
 ///
-/// Free space is of two kinds. *Whole pieces* are as long as an extent or more, and serve entries of any length. Within extents there are free *units*,
-/// each of which serves only records that are nearly as long. The first record of a length that has no free unit takes a whole piece. So many
+/// Free space is of two kinds. *Whole pieces* are as long as an extent or more, and serve entries of any length up to the one that was asked for. Within extents there are free
+/// *units*, each of which serves only records that are nearly as long. The first record of a length that has no free unit takes a whole piece. So many
 /// lengths fill a store that still has free space, and a bound on bytes alone cannot tell when.
 ///
 /// A program that must not meet [`WriteError::Full`], because it cannot undo what it has announced, [takes](Self::take) the entries from this before
-/// it begins to insert them. It is told at worst too early that there is no room: each insertion is taken to split a leaf, and to need space beside that
-/// of the value it replaces. So it measures the room anew, after the insertions, before it believes that the store is full.
+/// it begins to insert them. It is mostly told too early that there is no room: each insertion is taken to split a leaf, and to need space beside that
+/// of the value it replaces. So it measures the room anew, after the insertions, before it believes that the store is full. It keeps some pieces for what
+/// is not known before: keys in a leaf that is split can be longer than the new one, and so is their separator; and threads that insert at a time may each
+/// open an extent for one length.
 ///
 /// ```
 /// # use pm_btree::{Store, StoreOptions};
@@ -61,14 +63,18 @@ impl Room {
         self.pieces * self.piece_bytes
     }
 
-    /// Lets the whole pieces have at most this length, for example because another store that takes the same entries has no more.
+    /// Lets the whole pieces have this length, and no units be free, if that is less: another store that takes the same entries has no more, and may have
+    /// no such units.
     pub fn limit(&mut self, whole_bytes: u64) {
-        self.pieces = self.pieces.min(whole_bytes / self.piece_bytes);
+        let pieces = whole_bytes / self.piece_bytes;
+        if pieces < self.pieces {
+            (self.pieces, self.free) = (pieces, [0; CLASS_COUNT]);
+        }
     }
 
     /// Takes what the insertion of an entry needs into a table whose keys are byte strings, or whatever encodes to more than 8 bytes. The lengths are those of
     /// the encoded key and value. False, and nothing is taken, if there is not so much, or less than `kept_bytes` of whole pieces would be left by a piece
-    /// that it needs.
+    /// that it needs. An entry that is longer than what was measured, and than an extent, has no room.
     #[must_use]
     pub fn take(&mut self, key_bytes: u64, value_bytes: u64, kept_bytes: u64) -> bool {
         let inline = INLINE_BYTES as u64;
@@ -101,13 +107,15 @@ impl Room {
         match self.units.class_of(len) {
             Some(class) => self.take_unit(class, kept_bytes),
             None if len > RECORD_BYTES_MAX => false,
-            None => self.take_pieces(LongRecords::block_bytes(len).div_ceil(self.piece_bytes), kept_bytes),
+            // Pieces need not be adjacent.
+            None if LongRecords::block_bytes(len) > self.piece_bytes => false,
+            None => self.take_piece(kept_bytes),
         }
     }
 
     fn take_unit(&mut self, class: Class, kept_bytes: u64) -> bool {
         if self.free[class.index()] == 0 {
-            if !self.take_pieces(1, kept_bytes) {
+            if !self.take_piece(kept_bytes) {
                 return false;
             }
             self.free[class.index()] = u64::from(self.units.count(class));
@@ -116,8 +124,8 @@ impl Room {
         true
     }
 
-    fn take_pieces(&mut self, count: u64, kept_bytes: u64) -> bool {
-        let left = self.pieces.checked_sub(count);
+    fn take_piece(&mut self, kept_bytes: u64) -> bool {
+        let left = self.pieces.checked_sub(1);
         match left.filter(|left| left.saturating_mul(self.piece_bytes) >= kept_bytes) {
             Some(left) => {
                 self.pieces = left;

@@ -31,7 +31,7 @@ impl Room {
         self.0.whole_bytes()
     }
 
-    /// Lets the space that serves any length have at most this length: another node has no more.
+    /// Lets the space that serves any length have at most this length: another node has no more. Then nothing that is free beside that counts.
     pub fn limit(&mut self, whole_bytes: u64) {
         self.0.limit(whole_bytes);
     }

@@ -12,6 +12,7 @@ use pm_core::{Domain, Pmem, Region};
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The log and the state of a node, in one store. The store has no other use.
 pub struct Storage<C: Program, P: Pmem + Send + Sync + 'static = Region> {
@@ -116,10 +117,10 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Storage<C, P> {
         self.core.log_before_newest(len_bytes)
     }
 
-    /// Whether a snapshot of the state is being sent: its receiver needs the entries after it.
+    /// Whether a snapshot of the state is being sent, and a part of it was read within this time: its receiver needs the entries after it.
     #[must_use]
-    pub fn is_sending(&self) -> bool {
-        self.core.state().is_viewed()
+    pub fn is_sending(&self, within: Duration) -> bool {
+        self.core.state().is_read(within)
     }
 
     /// What the program has noted under a name. Notes are not replicated.

@@ -11,6 +11,7 @@ use pm_btree::WriteBatch;
 use pm_core::Pmem;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::time::Duration;
 
 /// The state, and which set of tables it is in.
 pub(crate) struct State<P: Pmem> {
@@ -174,9 +175,9 @@ impl<P: Pmem + Send + Sync + 'static> State<P> {
         (present.applied.clone(), SnapshotData::of_source(view))
     }
 
-    /// Whether there is a view that is still to be read.
-    pub(crate) fn is_viewed(&self) -> bool {
-        self.lock_views().iter().any(|view| view.strong_count() != 0)
+    /// Whether a part of a view was read within this time.
+    pub(crate) fn is_read(&self, within: Duration) -> bool {
+        self.lock_views().iter().filter_map(Weak::upgrade).any(|view| view.is_read(within))
     }
 
     /// Starts to receive a state into the tables that are not in use. Ends a reception in progress.

@@ -7,6 +7,7 @@ use pm_core::Pmem;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What one call of a view reads and returns, but for the length of an entry.
 const ENTRIES_BYTES: usize = 256 << 10;
@@ -25,6 +26,8 @@ struct KeptValues {
     /// The last key up to which the view was read.
     read_to: Option<Vec<u8>>,
     was_read: bool,
+    /// When a part was last read.
+    last_read: Option<Instant>,
     is_outdated: bool,
 }
 
@@ -50,6 +53,12 @@ impl Kept {
             }
         }
         Ok(())
+    }
+
+    /// Whether a part was read within this time, and the rest can be read, too.
+    pub(super) fn is_read(&self, within: Duration) -> bool {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !kept.is_outdated && kept.last_read.is_some_and(|read| read.elapsed() < within)
     }
 
     /// Ends the view: the state is replaced.
@@ -102,6 +111,7 @@ impl<P: Pmem + Send + Sync> Source for View<P> {
             if kept.is_outdated {
                 return Err(StorageError::Outdated);
             }
+            kept.last_read = Some(Instant::now());
             let old = if self.is_at_end {
                 kept.was_read = true;
                 std::mem::take(&mut kept.old)

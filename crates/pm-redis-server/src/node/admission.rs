@@ -2,7 +2,6 @@
 
 use crate::program::{Command, Map};
 use crate::redis::REQUEST_BYTES;
-use pm_btree::WriteError;
 use pm_openraft::{Room, Storage, StorageError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,11 +74,7 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(storage: &Storage<Map>, term: u64, is_complete: bool) -> Result<Self, StorageError> {
-        let store = storage.store();
-        if is_complete {
-            store.stats().map_err(WriteError::from)?;
-        }
+    fn new(storage: &Storage<Map>, term: u64) -> Result<Self, StorageError> {
         let room = storage.room(LONGEST_ENTRY_BYTES)?;
         let (store_bytes, at) = (store_bytes(storage), Instant::now());
         Ok(Self {
@@ -111,8 +106,8 @@ impl Admission {
         self.measured.as_ref().is_some_and(|measured| measured.term == term)
     }
 
-    /// Measures the store of the leader of a term. All entries of its log have been applied. `least` is the least room of another node, known after that. For the
-    /// first time in a term this does not wait until all leaves of a store that was just opened were visited: what is there is not counted.
+    /// Measures the store of the leader of a term. All entries of its log have been applied. `least` is the least room of another node, known after that. What
+    /// is free in extents of a store that was just opened is not counted until they were visited.
     pub(super) async fn measure(
         &mut self,
         term: u64,
@@ -120,9 +115,9 @@ impl Admission {
     ) -> Result<(), StorageError> {
         let start = Instant::now();
         let least = least.await;
-        let (storage, is_complete) = (Arc::clone(&self.storage), self.is_of(term));
+        let storage = Arc::clone(&self.storage);
         self.measured = None;
-        let measured = tokio::task::spawn_blocking(move || Measured::new(&storage, term, is_complete)).await;
+        let measured = tokio::task::spawn_blocking(move || Measured::new(&storage, term)).await;
         let mut measured = measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
         if let Some(RoomOf { node, whole_bytes }) = least
             && whole_bytes < measured.room.whole_bytes()
@@ -152,7 +147,11 @@ impl Admission {
             _ => *store_bytes / KEPT,
         };
         let mut left = room.clone();
-        let has_room = command.values().all(|(key, value)| left.take_value(key, value, kept_bytes));
+        // What fits between others may need more than is known. So below the floor there are only removals.
+        let has_floor =
+            kept_bytes < *store_bytes / KEPT || room.whole_bytes() >= *store_bytes / KEPT_OF_REMOVALS;
+        let has_room =
+            has_floor && command.values().all(|(key, value)| left.take_value(key, value, kept_bytes));
         let mut left_after = left.clone();
         if has_room && left_after.take_entry(entry_bytes, kept_bytes)
             || matches!(command, Command::Register { .. })

@@ -324,7 +324,7 @@ impl Member {
             (next(metrics.snapshot), next(metrics.purged))
         };
         let now = Instant::now();
-        if self.storage.is_sending() {
+        if self.storage.is_sending(SENDING) {
             *sent = Some(now);
         }
         let is_sending = sent.is_some_and(|sent| now - sent < SENDING);

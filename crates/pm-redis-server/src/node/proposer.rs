@@ -104,6 +104,10 @@ pub(super) async fn propose(
                 drop(first.outcome.send(Outcome::NotExecuted(error.to_string())));
                 continue;
             }
+            if led_term(&raft.metrics().borrow(), id) != Some(term) {
+                next = Some(first);
+                continue;
+            }
         }
         let gathered = gather(first, &mut writes, &mut admission);
         let Gathered { commands, clients, .. } = gathered;

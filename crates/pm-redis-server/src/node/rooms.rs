@@ -17,24 +17,45 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// How long one that did not answer is not asked again.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// How long an answer counts of a node that is silent after it.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
 /// The other nodes.
 pub(super) struct Others {
     links: Arc<Links>,
-    /// Those that did not answer, and when.
-    silent: BTreeMap<u64, Instant>,
+    known: BTreeMap<u64, Known>,
+}
+
+/// What is known of a node.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// The last answer.
+    store: Option<(Instant, OtherStore)>,
+    silent_since: Option<Instant>,
+}
+
+/// The length of another node's store, and of its room.
+#[derive(Clone, Copy)]
+struct OtherStore {
+    store_bytes: u64,
+    whole_bytes: u64,
 }
 
 impl Others {
     pub(super) const fn new(links: Arc<Links>) -> Self {
-        Self { links, silent: BTreeMap::new() }
+        Self { links, known: BTreeMap::new() }
     }
 
-    /// The least room of them, when they have an entry in their states. A node with a shorter store than `store_bytes` is full before others, and ends alone.
+    /// The least room of them, when they have an entry in their states. Nodes with shorter stores than `store_bytes` are full before others, and end alone: they
+    /// count only if the cluster has no majority without them. Of a node that does not answer, its last answer counts for some time.
     pub(super) async fn least(&mut self, index: Option<u64>, store_bytes: u64) -> Option<RoomOf> {
-        self.silent.retain(|_, since| since.elapsed() < SILENCE);
+        let links = self.links.all();
+        let majority = links.len().div_ceil(2);
+        self.known.retain(|node, _| links.iter().any(|(id, _)| id == node));
         let mut calls = JoinSet::new();
-        for (node, link) in self.links.all() {
-            if self.silent.contains_key(&node) {
+        for (node, link) in links {
+            let known = self.known.entry(node).or_default();
+            if known.silent_since.is_some_and(|since| since.elapsed() < SILENCE) {
                 continue;
             }
             calls.spawn(async move {
@@ -42,19 +63,34 @@ impl Others {
                 (node, answer.ok().and_then(Result::ok).and_then(Result::ok))
             });
         }
-        let mut least: Option<RoomOf> = None;
         for (node, answer) in calls.join_all().await {
+            let (known, now) = (self.known.entry(node).or_default(), Instant::now());
             match answer {
-                Some(Body::Room { store_bytes: its, whole_bytes }) => {
-                    if its >= store_bytes && least.is_none_or(|least| whole_bytes < least.whole_bytes) {
-                        least = Some(RoomOf { node, whole_bytes });
-                    }
+                Some(Body::Room { store_bytes, whole_bytes }) if whole_bytes <= store_bytes => {
+                    *known = Known {
+                        store: Some((now, OtherStore { store_bytes, whole_bytes })),
+                        silent_since: None,
+                    };
                 }
-                _ => drop(self.silent.insert(node, Instant::now())),
+                _ => known.silent_since = Some(now),
             }
         }
-        least
+        let stores = self.known.iter().filter_map(|(node, known)| {
+            let (at, store) = known.store?;
+            (at.elapsed() < REMEMBERED).then_some((*node, store))
+        });
+        least(&stores.collect::<Vec<_>>(), store_bytes, majority)
     }
+}
+
+/// The least room of stores of at least this length; of all stores, if those are fewer than `majority`, which the leader needs besides itself.
+fn least(stores: &[(u64, OtherStore)], store_bytes: u64, majority: usize) -> Option<RoomOf> {
+    let is_long = |store: &OtherStore| store.store_bytes >= store_bytes;
+    let counts_short = stores.iter().filter(|(_, store)| is_long(store)).count() < majority;
+    let counted = stores.iter().filter(|(_, store)| counts_short || is_long(store));
+    counted
+        .map(|(node, store)| RoomOf { node: *node, whole_bytes: store.whole_bytes })
+        .min_by_key(|room| room.whole_bytes)
 }
 
 /// The answer to the leader's question.
@@ -73,5 +109,27 @@ pub(super) async fn room_here(
     match room.await {
         Ok(room) => room.map_err(|error: pm_openraft::StorageError| error.to_string()),
         Err(panic) => Err(panic.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node with a short store does not end the writes, and two of them do not end the cluster.
+    #[test]
+    fn short_stores_count_for_a_majority() {
+        let store = |node, store_bytes, whole_bytes| (node, OtherStore { store_bytes, whole_bytes });
+        let least = |stores: &[_], majority| least(stores, 100, majority).map(|room| room.node);
+        assert_eq!(least(&[store(2, 100, 50), store(3, 50, 0)], 1), Some(2));
+        assert_eq!(least(&[store(2, 99, 50), store(3, 50, 20)], 1), Some(3));
+        assert_eq!(least(&[store(2, 200, 60), store(3, 100, 50)], 1), Some(3));
+        // One of two is no majority of five.
+        assert_eq!(
+            least(&[store(2, 100, 50), store(3, 50, 0), store(4, 50, 9), store(5, 60, 9)], 2),
+            Some(3)
+        );
+        assert_eq!(least(&[store(2, 50, 0)], 1), Some(2));
+        assert_eq!(least(&[], 1), None);
     }
 }
