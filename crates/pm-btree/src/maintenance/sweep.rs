@@ -63,8 +63,8 @@ impl Sweep {
 
     /// What a change that is about to be made can still wait for, if it fails for want of space.
     #[inline]
-    pub(crate) fn room(&self) -> Room<'_> {
-        Room { sweep: self, may_release: true, may_sweep: !self.is_done() }
+    pub(crate) fn room(&self) -> RoomMaker<'_> {
+        RoomMaker { sweep: self, may_release: true, may_sweep: !self.is_done() }
     }
 
     /// Takes the steps that are due because extents were added, unless another thread does.
@@ -154,13 +154,13 @@ impl Sweep {
 /// What a change can still wait for, if it fails for want of space or of a verified batch slot. The caller makes the change again as long as this
 /// [makes](Self::make) room.
 #[derive(Debug)]
-pub(crate) struct Room<'s> {
+pub(crate) struct RoomMaker<'s> {
     sweep: &'s Sweep,
     may_release: bool,
     may_sweep: bool,
 }
 
-impl Room<'_> {
+impl RoomMaker<'_> {
     /// After a change that has failed with this error: releases records that wait for readers, and then completes the sweep, each at most once.
     /// Returns whether the change may succeed now.
     #[cold]
