@@ -57,7 +57,7 @@ impl Room {
         Ok(Self { units, piece_bytes, pieces, free })
     }
 
-    /// The length of all whole pieces.
+    /// The length of all whole pieces, in bytes.
     #[must_use]
     pub const fn whole_bytes(&self) -> u64 {
         self.pieces * self.piece_bytes

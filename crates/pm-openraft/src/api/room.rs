@@ -25,7 +25,7 @@ impl Room {
         Ok(Self(core.store().room(entry_bytes.saturating_add(ENTRY_BYTES))?))
     }
 
-    /// The space that serves entries and values of any length.
+    /// The space, in bytes, that serves entries and values of any length up to the one that was asked for.
     #[must_use]
     pub const fn whole_bytes(&self) -> u64 {
         self.0.whole_bytes()

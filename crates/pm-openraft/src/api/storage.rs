@@ -99,7 +99,10 @@ impl<C: Program, P: Pmem + Send + Sync + 'static> Storage<C, P> {
     /// to the heap. After an open, space that was not visited yet is not counted, as with [`Store::room`].
     ///
     /// # Errors
-    /// When a fence fails.
+    /// When the store is read-only, or a fence fails.
+    ///
+    /// # Durability
+    /// As [`Store::room`]: a crash leaves all entries.
     pub fn room(&self, entry_bytes: u64) -> Result<Room, StorageError> {
         Room::measure(&self.core, entry_bytes)
     }

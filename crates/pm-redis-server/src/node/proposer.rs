@@ -16,12 +16,9 @@ use tokio::time::timeout;
 const ENTRIES: u32 = 2;
 
 /// The length of an entry's commands, unless it has only one.
-const ENTRY_BYTES: usize = 256 << 10;
+const ENTRY_BYTES: u64 = 256 << 10;
 
-/// What a command takes of that besides its strings.
-const COMMAND_BYTES: usize = 16;
-
-const _: () = assert!(LONGEST_ENTRY_BYTES > ENTRY_BYTES as u64);
+const _: () = assert!(LONGEST_ENTRY_BYTES > ENTRY_BYTES);
 
 /// How long an entry of a leader that was replaced waits for its answer. openraft gives none for entries that it then receives in a snapshot.
 const REPLACED: Duration = Duration::from_secs(10);
@@ -196,20 +193,18 @@ async fn all_applied(raft: &Raft<Map>, id: u64, term: u64) -> Option<Option<u64>
 /// theirs.
 fn gather(first: Proposal, writes: &mut mpsc::Receiver<Proposal>, admission: &mut Admission) -> Gathered {
     let mut gathered = Gathered::default();
-    let (mut len_bytes, mut entry_bytes) = (0, 0);
-    let mut next = Some(first);
+    let (mut entry_bytes, mut next) = (0, Some(first));
     while let Some(proposal) = next.take() {
-        let len = proposal.command.len_bytes() + COMMAND_BYTES;
+        let with_command = entry_bytes + proposal.command.encoded_bytes();
         if proposal.outcome.is_closed() {
             // Dropped.
-        } else if len_bytes + len > ENTRY_BYTES && !gathered.commands.is_empty() {
+        } else if with_command > ENTRY_BYTES && !gathered.commands.is_empty() {
             gathered.next = Some(proposal);
             break;
         } else {
-            let encoded_bytes = proposal.command.encoded_bytes();
-            match admission.admit(&proposal.command, entry_bytes + encoded_bytes) {
+            match admission.admit(&proposal.command, with_command) {
                 Admitted::Yes => {
-                    (len_bytes, entry_bytes) = (len_bytes + len, entry_bytes + encoded_bytes);
+                    entry_bytes = with_command;
                     gathered.push(proposal);
                 }
                 Admitted::No(reason) => {
