@@ -311,6 +311,21 @@ fn password_is_needed_for_clients_nodes_and_open_addresses() {
     assert!(!open.status.success() && message.contains("no password"), "{message}");
 }
 
+/// A node that is started for the first time when the others have begun does not end the term of their leader.
+#[test]
+fn node_that_starts_last_does_not_stand_for_election() {
+    let mut cluster = Cluster::create_all(&[]);
+    cluster.serve(0);
+    cluster.serve(1);
+    let leader = cluster.leader();
+    let term = cluster.info(leader, "term");
+    cluster.serve(2);
+    assert_eq!(cluster.client(2).call(&["SET", "a", "1"]).unwrap(), Reply::ok());
+    cluster.settle();
+    assert_eq!((cluster.leader(), cluster.info(2, "term")), (leader, term));
+    assert_eq!(cluster.local(2).call(&["GET", "a"]).unwrap(), Reply::bulk(b"1"));
+}
+
 /// Nodes are added and removed, the leader too, while clients go on. A number belongs to a file for good.
 #[test]
 fn nodes_come_and_go() {

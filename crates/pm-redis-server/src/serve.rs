@@ -4,8 +4,7 @@ use crate::error::ServeError;
 use crate::node::{self, Limits, Member};
 use crate::peer::{Identity, Network};
 use crate::program::Map;
-use openraft::error::{InitializeError, RaftError};
-use openraft::{BasicNode, Config, Raft, SnapshotPolicy};
+use openraft::{Config, Raft, SnapshotPolicy};
 use pm_btree::{Store, StoreOptions};
 use pm_openraft::Storage;
 use std::collections::BTreeMap;
@@ -89,20 +88,13 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
     let raft = Raft::new(*id, config, network, storage.log(), storage.state_machine())
         .await
         .map_err(|error| ServeError::Stopped(error.to_string()))?;
-    let members: BTreeMap<u64, BasicNode> =
-        cluster.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
     let is_described = identity.is_described().map_err(failed)?;
-    if is_described && !raft.is_initialized().await.map_err(|error| ServeError::Stopped(error.to_string()))? {
+    let is_initialized = raft.is_initialized().await;
+    let is_initialized = is_initialized.map_err(|error| ServeError::Stopped(error.to_string()))?;
+    if is_described && !is_initialized {
         eprintln!(
             "node {id} waits until the cluster that was told of this file adds it; for a new cluster take a new store"
         );
-    }
-    if !joins && !is_described {
-        match raft.initialize(members).await {
-            // All nodes propose the same members, and one that has any keeps them.
-            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
-            Err(error) => return Err(ServeError::Stopped(error.to_string())),
-        }
     }
     let member = Member::start(
         raft.clone(),
@@ -111,6 +103,9 @@ async fn run(options: &ServeOptions, ready: impl FnOnce(&str)) -> Result<(), Ser
         cluster,
         Limits { clients: *clients, log_entries: *log_entries },
     );
+    if !joins && !is_described && !is_initialized {
+        member.begin(cluster).await.map_err(ServeError::Stopped)?;
+    }
     let measured = Arc::clone(&member);
     tokio::spawn(async move {
         loop {

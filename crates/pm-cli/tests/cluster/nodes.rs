@@ -53,11 +53,18 @@ pub(crate) fn pm() -> Command {
 
 impl Cluster {
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut cluster = Self::create_all(arguments);
+        (0..3).for_each(|node| cluster.serve(node));
+        cluster
+    }
+
+    /// Three nodes that were never started.
+    pub(crate) fn create_all(arguments: &[&str]) -> Self {
         let dir =
             tempfile::tempdir_in(if fs::exists("/dev/shm").unwrap() { "/dev/shm" } else { "/tmp" }).unwrap();
         let ports = free_ports(3);
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let mut cluster = Self {
+        let cluster = Self {
             dir,
             peers: ports.clone(),
             ports,
@@ -65,10 +72,7 @@ impl Cluster {
             joins: vec![false; 3],
             arguments,
         };
-        for node in 0..3 {
-            cluster.create(node);
-            cluster.serve(node);
-        }
+        (0..3).for_each(|node| cluster.create(node));
         cluster
     }
 

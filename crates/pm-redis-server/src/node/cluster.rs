@@ -3,10 +3,12 @@
 use super::member::{DEADLINE, Member, leader_in};
 use crate::peer::{Body, Change, Description, Link, NodeStatus, Outcome, Request, Status};
 use crate::program::{Answer, Command, Registry};
+use openraft::error::{InitializeError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long a node that is to be added may take to answer.
@@ -24,7 +26,39 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The entries of the log that a node may lack when it begins to vote.
 const LAG: u64 = 1000;
 
+/// How long the others may take to tell a new node of a leader.
+const LED: Duration = Duration::from_millis(100);
+
 impl Member {
+    /// Begins a cluster of these nodes on one that has no log. If the others have begun it and have a leader, the log comes from there: openraft lets a node that
+    /// begins a cluster stand for election at once, which would end that leader's term.
+    pub(crate) async fn begin(&self, nodes: &BTreeMap<u64, String>) -> Result<(), String> {
+        if self.is_led(nodes).await {
+            return Ok(());
+        }
+        let members: BTreeMap<u64, BasicNode> =
+            nodes.iter().map(|(id, address)| (*id, BasicNode::new(address))).collect();
+        match self.raft.initialize(members).await {
+            // All nodes propose the same members, and one that has any keeps them.
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Whether another node knows of a leader of exactly these nodes.
+    async fn is_led(&self, nodes: &BTreeMap<u64, String>) -> bool {
+        let mut calls = JoinSet::new();
+        for (other, address) in nodes.iter().filter(|(other, _)| **other != self.identity.id()) {
+            // Not one of the links that writes use, which pause after a failure: the others may be about to start.
+            let link = Link::new(Arc::clone(&self.identity), *other, address.clone());
+            calls.spawn(async move { timeout(LED, link.call(&Request::Status)).await });
+        }
+        calls.join_all().await.into_iter().any(|answer| {
+            let Ok(Ok(Ok(Body::Status(status)))) = answer else { return false };
+            status.leader.is_some() && status.nodes.iter().map(|node| node.id).eq(nodes.keys().copied())
+        })
+    }
+
     /// The state of the cluster as the leader sees it, or as this node does if no leader answers.
     pub(crate) async fn status(&self) -> Status {
         let leader = self.leader().filter(|leader| *leader != self.identity.id());
