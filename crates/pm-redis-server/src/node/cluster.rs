@@ -34,6 +34,10 @@ impl Member {
     /// begins a cluster stand for election at once, which would end that leader's term.
     pub(crate) async fn begin(&self, nodes: &BTreeMap<u64, String>) -> Result<(), String> {
         if self.is_led(nodes).await {
+            eprintln!(
+                "node {} waits for the log of the cluster, which the others have begun",
+                self.identity.id()
+            );
             return Ok(());
         }
         let members: BTreeMap<u64, BasicNode> =
