@@ -22,9 +22,6 @@ const FULL: Duration = Duration::from_millis(200);
 const NEARLY: u64 = 64;
 const MEASURING: u32 = 10;
 
-/// The part of the room besides that which is kept, in which the writes are counted before the store is measured again.
-const COUNTED: u64 = 8;
-
 /// Whether there is room for a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
@@ -72,9 +69,6 @@ struct Measured {
     /// The node with the least room, if it is another one.
     least: Option<u64>,
     is_nearly_full: bool,
-    /// The room below which the store is measured again, which leaves most for what is not counted: a short key that splits a leaf between two long ones takes a
-    /// separator as long as they are.
-    clear_bytes: u64,
     /// Whether nothing was admitted since.
     is_new: bool,
 }
@@ -92,7 +86,6 @@ impl Measured {
             took: Duration::ZERO,
             least: None,
             is_nearly_full: false,
-            clear_bytes: 0,
             is_new: true,
         })
     }
@@ -132,11 +125,8 @@ impl Admission {
             measured.room.limit(whole_bytes);
             measured.least = Some(node);
         }
-        let (kept_bytes, whole_bytes) = (measured.store_bytes / KEPT, measured.room.whole_bytes());
-        measured.is_nearly_full = whole_bytes < kept_bytes + measured.store_bytes / NEARLY;
-        if !measured.is_nearly_full {
-            measured.clear_bytes = whole_bytes - (whole_bytes - kept_bytes) / COUNTED;
-        }
+        let nearly_bytes = measured.store_bytes / KEPT + measured.store_bytes / NEARLY;
+        measured.is_nearly_full = measured.room.whole_bytes() < nearly_bytes;
         measured.took = start.elapsed();
         self.measured = Some(measured);
         Ok(())
@@ -145,23 +135,11 @@ impl Admission {
     /// Takes the room of a write, if it is there; also for its entry, whose commands have a length together with this one.
     pub(super) fn admit(&mut self, command: &Command, entry_bytes: u64) -> Admitted {
         let Some(Measured {
-            room,
-            after_entry,
-            store_bytes,
-            at,
-            took,
-            least,
-            is_nearly_full,
-            clear_bytes,
-            is_new,
-            ..
+            room, after_entry, store_bytes, at, took, least, is_nearly_full, is_new, ..
         }) = &mut self.measured
         else {
             return Admitted::Unclear;
         };
-        if !*is_new && room.whole_bytes() < *clear_bytes {
-            return Admitted::Unclear;
-        }
         // A full store is emptied by removals, or left for the longer ones of other nodes, which are registered then.
         let kept_bytes = match command {
             Command::Register { .. } => 0,
