@@ -2,6 +2,7 @@
 
 use super::rules::{durability, folders, heads, imports, links, unsafe_code, words};
 use super::tree::{Tree, Violation};
+use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 
 /// One rule of the house.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +28,7 @@ pub const RULES: &[Rule] = &[
 
 /// Every violation of every rule in `tree`, sorted by place.
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    let mut violations: Vec<_> = RULES.iter().flat_map(|rule| (rule.check)(tree)).collect();
+    let mut violations: Vec<_> = RULES.par_iter().flat_map_iter(|rule| (rule.check)(tree)).collect();
     violations.sort();
     violations
 }
